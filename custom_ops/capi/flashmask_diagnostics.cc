@@ -1,0 +1,40 @@
+#include "capi/flashmask_diagnostics.h"
+
+#include <string>
+
+#include "core/diagnostics.h"
+#include "core/kernel_registry.h"
+#include "core/status.h"
+
+void flashmask_tile_counts(int64_t counts[6]) {
+  const flashmask::TileCounts forward = flashmask::ForwardTileCounter().Read();
+  const flashmask::TileCounts backward = flashmask::BackwardTileCounter().Read();
+  counts[0] = forward.skipped;
+  counts[1] = forward.partial;
+  counts[2] = forward.full;
+  counts[3] = backward.skipped;
+  counts[4] = backward.partial;
+  counts[5] = backward.full;
+}
+
+void flashmask_reset_tile_counts() {
+  flashmask::ForwardTileCounter().Reset();
+  flashmask::BackwardTileCounter().Reset();
+}
+
+void flashmask_set_tile_skipping(int32_t on) { flashmask::SetTileSkipping(on != 0); }
+
+const char* flashmask_set_cpu_isa(const char* name) {
+  thread_local std::string message;
+  const flashmask::Status status = flashmask::RequestCpuIsa(name);
+  message = status.message();
+  return status.ok() ? nullptr : message.c_str();
+}
+
+const char* flashmask_cpu_isa() { return flashmask::CpuIsaName(flashmask::ActiveCpuIsa()); }
+
+const char* flashmask_describe_kernels() {
+  thread_local std::string text;
+  text = flashmask::DescribeKernels();
+  return text.c_str();
+}

@@ -1,0 +1,31 @@
+#pragma once
+
+// C functions of the library for Python's ctypes: what the kernels did, and switches for tests.
+// They need no Paddle and may be called from any thread.
+
+#include <cstdint>
+
+#if defined(__GNUC__)
+#define FLASHMASK_EXPORT __attribute__((visibility("default")))
+#else
+#define FLASHMASK_EXPORT
+#endif
+
+extern "C" {
+
+// counts: forward skipped, partial, full, then the same of the backward.
+FLASHMASK_EXPORT void flashmask_tile_counts(int64_t counts[6]);
+FLASHMASK_EXPORT void flashmask_reset_tile_counts();
+
+// 0: compute every tile and mask it cell by cell; 1: skip dead tiles (the default).
+FLASHMASK_EXPORT void flashmask_set_tile_skipping(int32_t on);
+
+// "auto", "portable", "avx2" or "avx512". Returns null, or a message that lives until the next call
+// from the same thread.
+FLASHMASK_EXPORT const char* flashmask_set_cpu_isa(const char* name);
+FLASHMASK_EXPORT const char* flashmask_cpu_isa();
+
+// One line per registered kernel; lives until the next call from the same thread.
+FLASHMASK_EXPORT const char* flashmask_describe_kernels();
+
+}  // extern "C"

@@ -1,0 +1,100 @@
+#include "core/diagnostics.h"
+
+namespace flashmask {
+namespace {
+
+constexpr CpuIsa kIsas[] = {CpuIsa::kAuto, CpuIsa::kPortable, CpuIsa::kAvx2, CpuIsa::kAvx512};
+
+std::atomic<bool> tile_skipping{true};
+std::atomic<int> requested_isa{static_cast<int>(CpuIsa::kAuto)};
+
+bool MachineRuns(CpuIsa isa) {
+  switch (isa) {
+#if defined(__x86_64__)
+    case CpuIsa::kAvx2:
+      return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    case CpuIsa::kAvx512:
+      return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+             __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+#else
+    case CpuIsa::kAvx2:
+    case CpuIsa::kAvx512:
+      return false;
+#endif
+    default:
+      return true;
+  }
+}
+
+CpuIsa BestIsa() {
+  if (MachineRuns(CpuIsa::kAvx512)) return CpuIsa::kAvx512;
+  if (MachineRuns(CpuIsa::kAvx2)) return CpuIsa::kAvx2;
+  return CpuIsa::kPortable;
+}
+
+}  // namespace
+
+void TileCounter::Add(const TileCounts& counts) {
+  skipped_ += counts.skipped;
+  partial_ += counts.partial;
+  full_ += counts.full;
+}
+
+TileCounts TileCounter::Read() const { return {skipped_.load(), partial_.load(), full_.load()}; }
+
+void TileCounter::Reset() {
+  skipped_ = 0;
+  partial_ = 0;
+  full_ = 0;
+}
+
+TileCounter& ForwardTileCounter() {
+  static TileCounter counter;
+  return counter;
+}
+
+TileCounter& BackwardTileCounter() {
+  static TileCounter counter;
+  return counter;
+}
+
+bool TileSkipping() { return tile_skipping; }
+void SetTileSkipping(bool on) { tile_skipping = on; }
+
+CpuIsa RequestedCpuIsa() { return static_cast<CpuIsa>(requested_isa.load()); }
+
+Status RequestCpuIsa(const std::string& name) {
+  for (const CpuIsa isa : kIsas) {
+    if (name != CpuIsaName(isa)) continue;
+    if (!MachineRuns(isa)) {
+      return Status::Unsupported("the CPU instruction set " + name +
+                                 " does not run on this machine; the best that does is " +
+                                 CpuIsaName(BestIsa()));
+    }
+    requested_isa = static_cast<int>(isa);
+    return Status::Ok();
+  }
+  return Status::InvalidArgument(
+      "the CPU instruction set must be auto, portable, avx2 or avx512; got '" + name + "'");
+}
+
+CpuIsa ActiveCpuIsa() {
+  const CpuIsa requested = RequestedCpuIsa();
+  static const CpuIsa best = BestIsa();
+  return requested == CpuIsa::kAuto ? best : requested;
+}
+
+const char* CpuIsaName(CpuIsa isa) {
+  switch (isa) {
+    case CpuIsa::kPortable:
+      return "portable";
+    case CpuIsa::kAvx2:
+      return "avx2";
+    case CpuIsa::kAvx512:
+      return "avx512";
+    default:
+      return "auto";
+  }
+}
+
+}  // namespace flashmask

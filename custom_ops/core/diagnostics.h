@@ -1,0 +1,50 @@
+#pragma once
+
+// Switches and counters for tests and for people who want to see what a kernel did.
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+
+#include "core/status.h"
+
+namespace flashmask {
+
+// Tiles of 64 rows by 64 columns and heads, since the last reset, over all calls of the process.
+struct TileCounts {
+  int64_t skipped = 0;
+  int64_t partial = 0;
+  int64_t full = 0;
+};
+
+class TileCounter {
+ public:
+  void Add(const TileCounts& counts);
+  TileCounts Read() const;
+  void Reset();
+
+ private:
+  std::atomic<int64_t> skipped_{0};
+  std::atomic<int64_t> partial_{0};
+  std::atomic<int64_t> full_{0};
+};
+
+TileCounter& ForwardTileCounter();
+TileCounter& BackwardTileCounter();
+
+// With skipping off every tile is computed and masked cell by cell; results are bit-identical.
+bool TileSkipping();
+void SetTileSkipping(bool on);
+
+// Instruction sets of the CPU kernel, in ascending order of preference.
+enum class CpuIsa : int { kAuto = -1, kPortable = 0, kAvx2 = 1, kAvx512 = 2 };
+
+// The one asked for; kAuto unless somebody asked.
+CpuIsa RequestedCpuIsa();
+// `name` is "auto", "portable", "avx2" or "avx512"; fails if this machine cannot run it.
+Status RequestCpuIsa(const std::string& name);
+// The one that kernels use now: the requested one, or the best that this machine runs.
+CpuIsa ActiveCpuIsa();
+const char* CpuIsaName(CpuIsa isa);
+
+}  // namespace flashmask

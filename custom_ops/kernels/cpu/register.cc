@@ -1,0 +1,14 @@
+#include "core/kernel_registry.h"
+#include "kernels/cpu/backward.h"
+#include "kernels/cpu/forward.h"
+#include "kernels/cpu/tile_config.h"
+
+namespace flashmask::cpu {
+namespace {
+
+const KernelRegistration registration({"cpu", Device::kCpu,
+                                       {DataType::kFloat32, DataType::kFloat16, DataType::kBFloat16},
+                                       kHeadDimMultiple, kMaxHeadDim, Forward, Backward});
+
+}  // namespace
+}  // namespace flashmask::cpu

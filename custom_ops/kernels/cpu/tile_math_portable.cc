@@ -1,0 +1,22 @@
+// The arithmetic of a tile for any CPU with 16-byte vectors (SSE2, NEON).
+#include <cmath>
+#include <cstdint>
+
+#include "core/half.h"
+#include "kernels/cpu/tile_math.h"
+#include "kernels/cpu/tile_math_tables.h"
+
+namespace flashmask::cpu {
+namespace portable {
+
+constexpr int64_t kVectorBytes = 16;
+constexpr int kProductRows = 4;  // 8 of 16 vector registers hold sums
+
+#include "kernels/cpu/tile_math_impl.h"
+
+}  // namespace portable
+
+const TileMath& PortableTileMath() { return portable::kTileMath; }
+
+}  // namespace flashmask::cpu
+

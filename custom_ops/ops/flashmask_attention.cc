@@ -1,0 +1,130 @@
+// The Paddle operator: registration, shape and dtype rules, entry of forward and backward.
+
+#include <cstdint>
+#include <vector>
+
+#include "core/kernel_registry.h"
+#include "core/params.h"
+#include "ops/params_from_tensors.h"
+#include "ops/tensor_checks.h"
+#include "paddle/extension.h"
+
+namespace flashmask::ops {
+namespace {
+
+using OptionalTensor = paddle::optional<paddle::Tensor>;
+using Shape = std::vector<int64_t>;
+
+// A gradient that nobody asked for comes undefined.
+bool IsGiven(const paddle::Tensor& tensor) { return tensor.defined() && tensor.initialized(); }
+
+const Kernel& KernelFor(DataType dtype, int64_t head_dim) {
+  const Kernel* kernel = nullptr;
+  RequireOk(FindKernel(Device::kCpu, dtype, head_dim, &kernel));
+  return *kernel;
+}
+
+std::vector<paddle::Tensor> Forward(const paddle::Tensor& query, const paddle::Tensor& key,
+                                    const paddle::Tensor& value,
+                                    const OptionalTensor& startend_row_indices,
+                                    float softmax_scale, bool causal, int64_t window_left,
+                                    int64_t window_right) {
+  ForwardParams params;
+  FillInputs(query, key, value, startend_row_indices, softmax_scale, causal, window_left,
+             window_right, &params);
+  const AttentionSizes& sizes = params.sizes;
+  const Kernel& kernel = KernelFor(params.dtype, sizes.head_dim);
+  paddle::Tensor out = paddle::empty(query.shape(), query.dtype(), query.place());
+  paddle::Tensor softmax_lse = paddle::empty({sizes.batch, sizes.num_heads, sizes.seqlen_q},
+                                             paddle::DataType::FLOAT32, query.place());
+  params.out = ViewOf(out);
+  params.softmax_lse = softmax_lse.data<float>();
+  RequireOk(kernel.forward(params));
+  return {out, softmax_lse};
+}
+
+std::vector<Shape> InferForwardShape(const Shape& query, const Shape& key, const Shape& value,
+                                     const paddle::optional<Shape>& startend_row_indices,
+                                     float softmax_scale, bool causal, int64_t window_left,
+                                     int64_t window_right) {
+  (void)key, (void)value, (void)startend_row_indices, (void)softmax_scale, (void)causal;
+  (void)window_left, (void)window_right;
+  return {query, {query[0], query[2], query[1]}};
+}
+
+std::vector<paddle::DataType> InferForwardDtype(
+    const paddle::DataType& query, const paddle::DataType& key, const paddle::DataType& value,
+    const paddle::optional<paddle::DataType>& startend_row_indices, float softmax_scale,
+    bool causal, int64_t window_left, int64_t window_right) {
+  (void)key, (void)value, (void)startend_row_indices, (void)softmax_scale, (void)causal;
+  (void)window_left, (void)window_right;
+  return {query, paddle::DataType::FLOAT32};
+}
+
+std::vector<paddle::Tensor> Backward(
+    const paddle::Tensor& query, const paddle::Tensor& key, const paddle::Tensor& value,
+    const OptionalTensor& startend_row_indices, const paddle::Tensor& out,
+    const paddle::Tensor& softmax_lse, const paddle::Tensor& grad_out,
+    const paddle::Tensor& grad_softmax_lse, float softmax_scale, bool causal, int64_t window_left,
+    int64_t window_right) {
+  BackwardParams params;
+  FillInputs(query, key, value, startend_row_indices, softmax_scale, causal, window_left,
+             window_right, &params);
+  const Kernel& kernel = KernelFor(params.dtype, params.sizes.head_dim);
+  const Shape lse_shape{params.sizes.batch, params.sizes.num_heads, params.sizes.seqlen_q};
+  RequireShape("out", out.shape(), query.shape());
+  RequireShape("softmax_lse", softmax_lse.shape(), lse_shape);
+  params.out = ViewOf(out);
+  params.softmax_lse = softmax_lse.data<float>();
+  if (IsGiven(grad_out)) {
+    RequireShape("the gradient of out", grad_out.shape(), query.shape());
+    PD_CHECK(grad_out.dtype() == query.dtype(), "flashmask_attention: the gradient of out must be ",
+             phi::DataTypeToString(query.dtype()), "; got ",
+             phi::DataTypeToString(grad_out.dtype()));
+    params.grad_out = ViewOf(grad_out);
+  }
+  if (IsGiven(grad_softmax_lse)) {
+    RequireShape("the gradient of softmax_lse", grad_softmax_lse.shape(), lse_shape);
+    params.grad_softmax_lse = grad_softmax_lse.data<float>();
+  }
+  paddle::Tensor grad_query = paddle::empty(query.shape(), query.dtype(), query.place());
+  paddle::Tensor grad_key = paddle::empty(key.shape(), key.dtype(), key.place());
+  paddle::Tensor grad_value = paddle::empty(value.shape(), value.dtype(), value.place());
+  params.grad_query = ViewOf(grad_query);
+  params.grad_key = ViewOf(grad_key);
+  params.grad_value = ViewOf(grad_value);
+  RequireOk(kernel.backward(params));
+  return {grad_query, grad_key, grad_value};
+}
+
+std::vector<Shape> InferBackwardShape(const Shape& query, const Shape& key, const Shape& value,
+                                      const paddle::optional<Shape>& startend_row_indices,
+                                      const Shape& out, const Shape& softmax_lse,
+                                      const Shape& grad_out, const Shape& grad_softmax_lse,
+                                      float softmax_scale, bool causal, int64_t window_left,
+                                      int64_t window_right) {
+  (void)startend_row_indices, (void)out, (void)softmax_lse, (void)grad_out, (void)softmax_scale;
+  (void)grad_softmax_lse, (void)causal, (void)window_left, (void)window_right;
+  return {query, key, value};
+}
+
+}  // namespace
+}  // namespace flashmask::ops
+
+PD_BUILD_OP(paddle_flashmask_attention)
+    .Inputs({"query", "key", "value", paddle::Optional("startend_row_indices")})
+    .Outputs({"out", "softmax_lse"})
+    .Attrs({"softmax_scale: float", "causal: bool", "window_left: int64_t",
+            "window_right: int64_t"})
+    .SetKernelFn(PD_KERNEL(flashmask::ops::Forward))
+    .SetInferShapeFn(PD_INFER_SHAPE(flashmask::ops::InferForwardShape))
+    .SetInferDtypeFn(PD_INFER_DTYPE(flashmask::ops::InferForwardDtype));
+
+PD_BUILD_GRAD_OP(paddle_flashmask_attention)
+    .Inputs({"query", "key", "value", paddle::Optional("startend_row_indices"), "out",
+             "softmax_lse", paddle::Grad("out"), paddle::Grad("softmax_lse")})
+    .Outputs({paddle::Grad("query"), paddle::Grad("key"), paddle::Grad("value")})
+    .Attrs({"softmax_scale: float", "causal: bool", "window_left: int64_t",
+            "window_right: int64_t"})
+    .SetKernelFn(PD_KERNEL(flashmask::ops::Backward))
+    .SetInferShapeFn(PD_INFER_SHAPE(flashmask::ops::InferBackwardShape));

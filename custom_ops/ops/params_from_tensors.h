@@ -1,0 +1,92 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "core/params.h"
+#include "ops/tensor_checks.h"
+#include "paddle/extension.h"
+
+// The OpenMP runtime that Paddle brought into the process, if any; we bring none.
+extern "C" __attribute__((weak)) int omp_get_max_threads();
+
+namespace flashmask::ops {
+
+inline int32_t NumThreads() {
+  return omp_get_max_threads == nullptr ? 1 : std::max(1, omp_get_max_threads());
+}
+
+inline DataType DataTypeOf(const paddle::Tensor& query, const paddle::Tensor& key,
+                           const paddle::Tensor& value) {
+  PD_CHECK(query.dtype() == key.dtype() && query.dtype() == value.dtype(),
+           "flashmask_attention: query, key and value must have one dtype; got ",
+           phi::DataTypeToString(query.dtype()), ", ", phi::DataTypeToString(key.dtype()), " and ",
+           phi::DataTypeToString(value.dtype()));
+  switch (query.dtype()) {
+    case paddle::DataType::FLOAT32:
+      return DataType::kFloat32;
+    case paddle::DataType::FLOAT16:
+      return DataType::kFloat16;
+    case paddle::DataType::BFLOAT16:
+      return DataType::kBFloat16;
+    default:
+      PD_THROW("flashmask_attention: query must be float32, float16 or bfloat16; got ",
+               phi::DataTypeToString(query.dtype()));
+  }
+}
+
+// Operators get contiguous tensors.
+inline TensorView ViewOf(const paddle::Tensor& tensor) {
+  const std::vector<int64_t> shape = tensor.shape();
+  TensorView view;
+  view.data = const_cast<void*>(tensor.data());
+  view.head_stride = shape[3];
+  view.row_stride = shape[2] * view.head_stride;
+  view.batch_stride = shape[1] * view.row_stride;
+  return view;
+}
+
+inline AttentionSizes SizesOf(const paddle::Tensor& query, const paddle::Tensor& key) {
+  AttentionSizes sizes;
+  sizes.batch = query.shape()[0];
+  sizes.seqlen_q = query.shape()[1];
+  sizes.num_heads = query.shape()[2];
+  sizes.head_dim = query.shape()[3];
+  sizes.seqlen_k = key.shape()[1];
+  sizes.num_heads_k = key.shape()[2];
+  return sizes;
+}
+
+// Fills what forward and backward have in common: sizes, dtype, mask, inputs.
+template <typename Params>
+void FillInputs(const paddle::Tensor& query, const paddle::Tensor& key,
+                const paddle::Tensor& value, const paddle::optional<paddle::Tensor>& indices,
+                float softmax_scale, bool causal, int64_t window_left, int64_t window_right,
+                Params* params) {
+  RequireShapes(query.shape(), key.shape(), value.shape());
+  RequireOnCpu("query", query);
+  RequireOnCpu("key", key);
+  RequireOnCpu("value", value);
+  params->dtype = DataTypeOf(query, key, value);
+  params->sizes = SizesOf(query, key);
+  params->softmax_scale = softmax_scale;
+  params->mask.causal = causal;
+  params->mask.window_left = window_left;
+  params->mask.window_right = window_right;
+  if (indices) {
+    RequireOnCpu("startend_row_indices", *indices);
+    RequireIndices(*indices, query.shape(), key.shape(), causal);
+    PD_CHECK(window_left == kNoWindow && window_right == kNoWindow,
+             "flashmask_attention: a window cannot be combined with startend_row_indices");
+    params->sizes.num_heads_mask = indices->shape()[1];
+    params->mask.startend_row_indices = indices->data<int32_t>();
+    params->mask.width = static_cast<int32_t>(indices->shape()[3]);
+  }
+  params->query = ViewOf(query);
+  params->key = ViewOf(key);
+  params->value = ViewOf(value);
+  params->num_threads = NumThreads();
+}
+
+}  // namespace flashmask::ops
