@@ -1,0 +1,149 @@
+"""Build the operator library: setuptools' own `setup` with Paddle's `CppExtension`.
+
+`pip install --no-build-isolation [-e] .` runs this file through `tools/build_backend.py`; as a
+script it knows setuptools' commands, `install` through pip. Environment: CXX, MAX_JOBS (parallel
+compiles; default: the cores), FLASHMASK_CXXFLAGS (appended to the flags).
+
+Paddle's `BuildExtension` (3.3.1) prints a failed compile and links what lies there, misses edited
+headers, and leaves a stub and the builder's paths behind. Here every build is whole and afresh.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+from setuptools.command.install import install
+from setuptools.errors import CompileError, LinkError, OptionError
+
+try:
+    import paddle
+    from paddle.utils.cpp_extension import BuildExtension, CppExtension
+except ImportError as error:
+    raise SystemExit(
+        f"setup_ops.py: Paddle is needed to build the operators but does not import ({error}); "
+        "install paddlepaddle or paddlepaddle-gpu first and use `pip install --no-build-isolation`."
+    ) from error
+
+ROOT = Path(__file__).resolve().parent
+PACKAGE = "paddle_flashmask"
+BUILD_INFO = "_build_info.json"
+BUILD_SCRIPTS = ["setup_ops.py", "tools/build_backend.py"]  # for the source archive
+CXX_FLAGS = [
+    *("-O3", "-g0", "-std=c++17", "-fPIC", "-pthread", "-fvisibility=hidden", "-ffp-contract=fast"),
+    # Paddle's headers without Python: faster to compile, and no dependence on Python's version.
+    *("-DPADDLE_NO_PYTHON", "-D_GLIBCXX_USE_CXX11_ABI=1"),
+    # The builder's folders stay out of messages and of the library.
+    *(f"-ffile-prefix-map={path}/=" for path in (ROOT, Path(paddle.__file__).parent.parent)),
+]
+
+
+def run(command: list[str], failure: type[Exception], action: str) -> str:
+    """Return what `command` prints; raise `failure` with its words if it does not exit with 0."""
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+    if done.returncode != 0:
+        raise failure(f"{action} failed:\n{done.stderr or done.stdout}")
+    return done.stdout
+
+
+def remove_library(folder: Path) -> None:
+    """Remove what any build, ours or Paddle's, left in `folder`: the loader wants one library."""
+    for path in [*folder.glob("_custom_ops*.so"), folder / BUILD_INFO]:
+        path.unlink(missing_ok=True)
+
+
+class BuildOps(BuildExtension):
+    """Compile all sources, link them, and describe the build beside the library."""
+
+    build_extensions = build_ext.build_extensions  # not Paddle's, which changes the compiler class
+
+    def run(self) -> None:
+        """Build, with nothing old left in place if that fails."""
+        if self.inplace:
+            remove_library(ROOT / PACKAGE)
+        build_ext.run(self)  # not Paddle's, which adds the stub and renames the library
+
+    def get_ext_filename(self, fullname: str) -> str:
+        """Return one name for every way of building; the library is no Python module."""
+        return f"{fullname.replace('.', '/')}.so"
+
+    def build_extension(self, ext: Extension) -> None:
+        """Make the library of `ext` and `_build_info.json`, which the loader reads first."""
+        compiler = shlex.split(os.environ.get("CXX") or "c++")
+        if shutil.which(compiler[0]) is None:
+            raise CompileError(f"no C++ compiler {compiler[0]!r} was found; install g++ or set CXX")
+        if not ext.sources:
+            raise CompileError("no source was found under custom_ops")
+        library = Path(self.get_ext_fullpath(ext.name)).resolve()
+        library.parent.mkdir(parents=True, exist_ok=True)
+        remove_library(library.parent)
+        with TemporaryDirectory(prefix="flashmask-objects-") as folder:
+            flags = [*ext.extra_compile_args, *(f"-I{path}" for path in ext.include_dirs)]
+            flags += shlex.split(os.environ.get("FLASHMASK_CXXFLAGS", ""))
+
+            def compile_one(source: str) -> str:
+                target = f"{folder}/{source.replace('/', '__')}.o"
+                command = [*compiler, *flags, "-c", f"{ROOT}/{source}", "-o", target]
+                run(command, CompileError, f"compiling {source}")
+                return target
+
+            with ThreadPoolExecutor(int(os.environ.get("MAX_JOBS") or os.cpu_count() or 1)) as pool:
+                objects = list(pool.map(compile_one, ext.sources))
+            # No run path: Paddle, which is imported first, has loaded its own libraries.
+            link = [*(f"-L{path}" for path in ext.library_dirs), *ext.extra_link_args]
+            run([*compiler, *objects, *link, "-o", str(library)], LinkError, "linking")
+        built = {"project_version": self.distribution.get_version(), "with_cuda": False}
+        version = run([*compiler, "--version"], CompileError, "asking the compiler's version")
+        built |= {"paddle_version": paddle.__version__, "compiler": version.splitlines()[0]}
+        library.with_name(BUILD_INFO).write_text(json.dumps(built, indent=2) + "\n")
+
+    def copy_extensions_to_source(self) -> None:
+        """Copy the library and its description into the package, for an in-place build."""
+        super().copy_extensions_to_source()
+        shutil.copyfile(Path(self.build_lib, PACKAGE, BUILD_INFO), ROOT / PACKAGE / BUILD_INFO)
+
+
+class PipInstall(install):
+    """Let pip install for `setup_ops.py install`: setuptools' result cannot be removed by pip."""
+
+    def run(self) -> None:
+        """Install, or gather files for a wheel, which is what `root` is set for."""
+        if self.root is not None:
+            super().run()
+            return
+        if "command line" in dict(self.distribution.get_option_dict("install").values()):
+            raise OptionError("`setup_ops.py install` takes no options; give them to pip install")
+        options = ["--no-build-isolation", "--no-deps", "--force-reinstall"]
+        subprocess.run([sys.executable, "-m", "pip", "install", *options, str(ROOT)], check=True)
+
+
+def main() -> None:
+    """Run setuptools on the project; the metadata is in `pyproject.toml`."""
+    os.chdir(ROOT)
+    extension = CppExtension(
+        sources=sorted(map(str, Path("custom_ops").rglob("*.cc"))),
+        depends=[*map(str, Path("custom_ops").rglob("*.h")), *BUILD_SCRIPTS],
+        include_dirs=[str(ROOT / "custom_ops")],
+        extra_compile_args=CXX_FLAGS,
+        extra_link_args=["-shared", "-pthread", "-Wl,--exclude-libs,ALL", "-s"],
+    )
+    extension.name = f"{PACKAGE}._custom_ops"  # as an argument it fails in Paddle 2.6.2
+    with TemporaryDirectory(prefix="flashmask-build-") as folder:
+        setup(
+            ext_modules=[extension],
+            cmdclass={"build_ext": BuildOps, "install": PipInstall},
+            options={"build": {"build_base": folder}, "egg_info": {"egg_base": folder}},
+        )
+
+
+if __name__ == "__main__":
+    main()
