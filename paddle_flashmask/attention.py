@@ -20,6 +20,7 @@ AXES = "[batch, seqlen, heads, head_dim]"
 AMP_NAMES = frozenset({"flashmask_attention", "flash_attn", _ops.OP_NAME})
 
 
+@paddle.jit.not_to_static
 def flashmask_attention(
     query: paddle.Tensor,
     key: paddle.Tensor,

@@ -108,6 +108,22 @@ std::vector<Shape> InferBackwardShape(const Shape& query, const Shape& key, cons
   return {query, key, value};
 }
 
+// Registered so that a gradient of a gradient fails in words: without it Paddle returns None.
+std::vector<paddle::Tensor> DoubleBackward(
+    const paddle::Tensor& query, const paddle::Tensor& key, const paddle::Tensor& value,
+    const OptionalTensor& startend_row_indices, const paddle::Tensor& out,
+    const paddle::Tensor& softmax_lse, const OptionalTensor& grad_out,
+    const OptionalTensor& grad_softmax_lse, const OptionalTensor& grad_grad_query,
+    const OptionalTensor& grad_grad_key, const OptionalTensor& grad_grad_value,
+    float softmax_scale, bool causal, int64_t window_left, int64_t window_right) {
+  (void)query, (void)key, (void)value, (void)startend_row_indices, (void)out, (void)softmax_lse;
+  (void)grad_out, (void)grad_softmax_lse, (void)grad_grad_query, (void)grad_grad_key;
+  (void)grad_grad_value, (void)softmax_scale, (void)causal, (void)window_left, (void)window_right;
+  PD_THROW(
+      "flashmask_attention: a gradient of its gradient is not supported, first gradients only "
+      "(create_graph=False)");
+}
+
 }  // namespace
 }  // namespace flashmask::ops
 
@@ -128,3 +144,15 @@ PD_BUILD_GRAD_OP(paddle_flashmask_attention)
             "window_right: int64_t"})
     .SetKernelFn(PD_KERNEL(flashmask::ops::Backward))
     .SetInferShapeFn(PD_INFER_SHAPE(flashmask::ops::InferBackwardShape));
+
+PD_BUILD_DOUBLE_GRAD_OP(paddle_flashmask_attention)
+    .Inputs({"query", "key", "value", paddle::Optional("startend_row_indices"), "out",
+             "softmax_lse", paddle::Optional(paddle::Grad("out")),
+             paddle::Optional(paddle::Grad("softmax_lse")),
+             paddle::Optional(paddle::Grad(paddle::Grad("query"))),
+             paddle::Optional(paddle::Grad(paddle::Grad("key"))),
+             paddle::Optional(paddle::Grad(paddle::Grad("value")))})
+    .Outputs({paddle::Grad("query"), paddle::Grad("key"), paddle::Grad("value")})
+    .Attrs({"softmax_scale: float", "causal: bool", "window_left: int64_t",
+            "window_right: int64_t"})
+    .SetKernelFn(PD_KERNEL(flashmask::ops::DoubleBackward));
