@@ -1,7 +1,8 @@
 """The operator library: found beside this file, registered with Paddle once, called by name.
 
 The only module that touches the library. Environment, read when the library is loaded:
-    FLASHMASK_CPU_ISA: instruction set of the CPU kernel: auto (default), portable, avx2, avx512.
+    FLASHMASK_CPU_ISA: instruction set of the CPU kernel: auto (default), portable, avx2,
+        avx512, avx512_bf16.
 """
 
 from __future__ import annotations
@@ -118,7 +119,7 @@ def set_tile_skipping(on: bool) -> None:
 
 
 def set_cpu_isa(name: str) -> None:
-    """Choose the instruction set of the CPU kernel: auto, portable, avx2 or avx512.
+    """Choose the instruction set of the CPU kernel: auto, portable, avx2, avx512 or avx512_bf16.
 
     Raises:
         ValueError: no such name, or this machine cannot run it.

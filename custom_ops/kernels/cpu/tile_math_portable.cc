@@ -12,7 +12,12 @@ namespace portable {
 constexpr int64_t kVectorBytes = 16;
 constexpr int kProductRows = 4;  // 8 of 16 vector registers hold sums
 
+#include "kernels/cpu/vector_math.h"
+// clang-format off
+#include "kernels/cpu/float_units.h"
 #include "kernels/cpu/tile_math_impl.h"
+#include "kernels/cpu/float_tensors.h"
+// clang-format on
 
 }  // namespace portable
 

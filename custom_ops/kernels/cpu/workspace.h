@@ -18,6 +18,9 @@ class Workspace {
             ::operator new(static_cast<size_t>(num_floats) * sizeof(float), kAlignment))),
         next_(data_.get()) {}
 
+  float* data() { return data_.get(); }
+  const float* data() const { return data_.get(); }
+
   // The caller sums up what it takes when it sizes the workspace.
   float* Take(int64_t num_floats) {
     float* taken = next_;
