@@ -103,7 +103,8 @@ def check_include(file: str, quoted: str | None, angled: str | None, top: Path) 
     if name is None:
         return "an include through a macro cannot be checked"
     beside = posixpath.normpath(posixpath.join(posixpath.dirname(file), name))
-    if quoted and not (top / name).is_file() and (top / beside).is_file():
+    relative = quoted and not (top / name).is_file() and (top / beside).is_file()
+    if relative or name.startswith("."):
         return f'write the include from custom_ops: "{beside}"'
     if name.split("/")[0] in CPP_LAYERS:
         target = cpp_folder(posixpath.normpath(name))
