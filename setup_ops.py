@@ -1,11 +1,10 @@
 """Build the operator library: setuptools' own `setup` with Paddle's `CppExtension`.
 
 `pip install --no-build-isolation [-e] .` runs this file through `tools/build_backend.py`; as a
-script it knows setuptools' commands, `install` through pip. Environment: CXX, MAX_JOBS (parallel
-compiles; default: the cores), FLASHMASK_CXXFLAGS (appended to the flags).
-
-Paddle's `BuildExtension` (3.3.1) prints a failed compile and links what lies there, misses edited
-headers, and leaves a stub and the builder's paths behind. Here every build is whole and afresh.
+script it knows setuptools' commands, `install` through pip. Environment: CXX, MAX_JOBS (compiles
+at a time; default: the cores), FLASHMASK_CXXFLAGS (appended to the flags). Paddle's own
+`BuildExtension` (3.3.1) prints a failed compile and links what lies there, misses edited headers,
+and leaves a stub and the builder's paths behind. Here every build is whole and afresh.
 """
 
 from __future__ import annotations
@@ -100,8 +99,8 @@ class BuildOps(BuildExtension):
             link = [*(f"-L{path}" for path in ext.library_dirs), *ext.extra_link_args]
             run([*compiler, *objects, *link, "-o", str(library)], LinkError, "linking")
         version = run([*compiler, "--version"], CompileError, "--version").splitlines()[0]
-        built = {"paddle_version": paddle.__version__, "with_cuda": False, "compiler": version}
-        built["project_version"] = self.distribution.get_version()
+        built = {"paddle": paddle.__version__, "with_cuda": False, "compiler": version}
+        built["project"] = self.distribution.get_version()
         library.with_name(BUILD_INFO).write_text(json.dumps(built, indent=2) + "\n")
 
     def copy_extensions_to_source(self) -> None:
