@@ -3,7 +3,10 @@
 namespace flashmask {
 namespace {
 
-constexpr CpuIsa kIsas[] = {CpuIsa::kAuto, CpuIsa::kPortable, CpuIsa::kAvx2, CpuIsa::kAvx512,
+constexpr CpuIsa kIsas[] = {CpuIsa::kAuto,
+                            CpuIsa::kPortable,
+                            CpuIsa::kAvx2,
+                            CpuIsa::kAvx512,
                             CpuIsa::kAvx512Bf16};
 
 std::atomic<bool> tile_skipping{true};
@@ -80,7 +83,8 @@ Status RequestCpuIsa(const std::string& name) {
     return Status::Ok();
   }
   return Status::InvalidArgument(
-      "the CPU instruction set must be auto, portable, avx2, avx512 or avx512_bf16; got '" + name + "'");
+      "the CPU instruction set must be auto, portable, avx2, avx512 or avx512_bf16; got '" + name +
+      "'");
 }
 
 CpuIsa ActiveCpuIsa() {

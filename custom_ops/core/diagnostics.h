@@ -2,12 +2,12 @@
 
 // Switches and counters for tests and for people who want to see what a kernel did.
 
+#include "core/column_bounds.h"
+#include "core/status.h"
+
 #include <atomic>
 #include <cstdint>
 #include <string>
-
-#include "core/column_bounds.h"
-#include "core/status.h"
 
 namespace flashmask {
 
@@ -46,7 +46,8 @@ enum class CpuIsa : int { kAuto = -1, kPortable = 0, kAvx2 = 1, kAvx512 = 2, kAv
 
 // The one asked for; kAuto unless somebody asked.
 CpuIsa RequestedCpuIsa();
-// `name` is "auto", "portable", "avx2", "avx512" or "avx512_bf16"; fails if this machine cannot run it.
+// `name` is "auto", "portable", "avx2", "avx512" or "avx512_bf16"; fails if this machine cannot run
+// it.
 Status RequestCpuIsa(const std::string& name);
 // The one that kernels use now: the requested one, or the best that this machine runs.
 CpuIsa ActiveCpuIsa();

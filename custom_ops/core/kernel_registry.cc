@@ -29,8 +29,8 @@ Status FindKernel(Device device, DataType dtype, int64_t head_dim, const Kernel*
     }
   }
   return Status::Unsupported("no kernel for dtype " + std::string(DataTypeName(dtype)) +
-                             " and head_dim " + std::to_string(head_dim) + "; there is: " +
-                             DescribeKernels());
+                             " and head_dim " + std::to_string(head_dim) +
+                             "; there is: " + DescribeKernels());
 }
 
 std::string DescribeKernels() {

@@ -1,22 +1,19 @@
 // Gradients of blocked attention, on the CPU, without atomics.
 //
-// Weights are recomputed from the saved logarithm of the row sum. There are two ways to walk the live
-// tiles, and both form every sum in the same order, so results depend neither on the way nor on the
-// number of threads:
-// - one pass: a work item is a key head. It takes one key tile after the other, gathers its grad_key
-//   and grad_value over the rows of all query heads of the group, and adds each tile's share of
-//   grad_query to a float buffer of the group's rows. Five products a tile.
-// - two passes: a work item is a key tile (grad_key, grad_value) or a row tile (grad_query), so that
-//   few heads still feed many threads, and no buffer is needed. Seven products a tile.
+// Weights are recomputed from the saved logarithm of the row sum. There are two ways to walk the
+// live tiles, and both form every sum in the same order, so results depend neither on the way nor
+// on the number of threads.
+//
+// One pass: a work item is a key head. It takes one key tile after the other, gathers its grad_key
+// and grad_value over the rows of all query heads of the group, and adds each tile's share of
+// grad_query to a float buffer of the group's rows. Five products a tile.
+//
+// Two passes: a work item is a key tile (grad_key, grad_value) or a row tile (grad_query), so that
+// few heads still feed many threads, and no buffer is needed. Seven products a tile.
+//
 // Source: FlashAttention-2, arXiv 2307.08691, algorithm 2.
 
 #include "kernels/cpu/backward.h"
-
-#include <algorithm>
-#include <cmath>
-#include <memory>
-#include <new>
-#include <vector>
 
 #include "core/diagnostics.h"
 #include "kernels/cpu/mask_plan.h"
@@ -24,6 +21,12 @@
 #include "kernels/cpu/tensor_rows.h"
 #include "kernels/cpu/tile_math.h"
 #include "kernels/cpu/workspace.h"
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <new>
+#include <vector>
 
 namespace flashmask::cpu {
 namespace {
@@ -104,8 +107,7 @@ class BackwardPass {
     const int64_t num_rows = sizes_.batch * sizes_.num_heads * num_row_tiles_;
     const int64_t num_heads_k = sizes_.batch * sizes_.num_heads_k;
     const int64_t num_columns = num_heads_k * plan_.num_column_tiles();
-    const int32_t num_workers =
-        NumWorkers(std::max(num_rows, num_columns), params_.num_threads);
+    const int32_t num_workers = NumWorkers(std::max(num_rows, num_columns), params_.num_threads);
     std::vector<Workspace> workspaces = MakeWorkspaces(num_workers, Tiles::NumFloats(stride_));
     std::vector<Tiles> tiles;
     for (Workspace& workspace : workspaces) tiles.emplace_back(&workspace, stride_, math_);
@@ -122,13 +124,17 @@ class BackwardPass {
     } else {
       ParallelFor(num_rows, NumWorkers(num_rows, num_workers), [&](int32_t worker, int64_t item) {
         // Causal masks leave most work to the last rows: hand those out first.
-        RunRowTile(item / num_row_tiles_, num_row_tiles_ - 1 - item % num_row_tiles_,
+        RunRowTile(item / num_row_tiles_,
+                   num_row_tiles_ - 1 - item % num_row_tiles_,
                    worker_tiles(worker));
       });
-      ParallelFor(num_columns, NumWorkers(num_columns, num_workers),
+      ParallelFor(num_columns,
+                  NumWorkers(num_columns, num_workers),
                   [&](int32_t worker, int64_t item) {
                     RunColumnTile(item / plan_.num_column_tiles(),
-                                  item % plan_.num_column_tiles(), nullptr, worker_tiles(worker));
+                                  item % plan_.num_column_tiles(),
+                                  nullptr,
+                                  worker_tiles(worker));
                   });
     }
     for (const Tiles& worker : tiles) BackwardTileCounter().Add(worker.counts);
@@ -153,14 +159,26 @@ class BackwardPass {
     return (batch * sizes_.num_heads + head) * sizes_.seqlen_q + row;
   }
 
-  TileLoad LoadOf(const TensorView& view, int64_t batch, int64_t head, int64_t begin, int64_t rows,
-                  float* tile, int64_t stride) const {
-    return {params_.dtype, RowPointer(view, params_.dtype, batch, begin, head), view.row_stride,
-            rows, sizes_.head_dim, tile, stride};
+  TileLoad LoadOf(const TensorView& view,
+                  int64_t batch,
+                  int64_t head,
+                  int64_t begin,
+                  int64_t rows,
+                  float* tile,
+                  int64_t stride) const {
+    return {params_.dtype,
+            RowPointer(view, params_.dtype, batch, begin, head),
+            view.row_stride,
+            rows,
+            sizes_.head_dim,
+            tile,
+            stride};
   }
 
   // A row tile as left operand, and as right operand if `depth` is another place.
-  void LoadRowTile(const TensorView& view, const TilePosition& at, float* rows,
+  void LoadRowTile(const TensorView& view,
+                   const TilePosition& at,
+                   float* rows,
                    float* depth) const {
     if (view.data == nullptr) {
       std::fill_n(rows, kTileRows * stride_, 0.0f);
@@ -176,12 +194,12 @@ class BackwardPass {
   void LoadKeyTile(int64_t batch, int64_t head_k, int64_t column_tile, Tiles* tiles) const {
     const int64_t begin = column_tile * kTileColumns;
     const int64_t columns = NumColumns(column_tile);
-    math_.load_columns(LoadOf(params_.key, batch, head_k, begin, columns, tiles->key_columns,
-                              kTileColumns));
-    math_.load_columns(LoadOf(params_.value, batch, head_k, begin, columns, tiles->value_columns,
-                              kTileColumns));
-    math_.load_depth_rows(LoadOf(params_.key, batch, head_k, begin, columns, tiles->key_depth,
-                                 stride_));
+    math_.load_columns(
+        LoadOf(params_.key, batch, head_k, begin, columns, tiles->key_columns, kTileColumns));
+    math_.load_columns(
+        LoadOf(params_.value, batch, head_k, begin, columns, tiles->value_columns, kTileColumns));
+    math_.load_depth_rows(
+        LoadOf(params_.key, batch, head_k, begin, columns, tiles->key_depth, stride_));
   }
 
   int64_t NumColumns(int64_t column_tile) const {
@@ -192,10 +210,20 @@ class BackwardPass {
     return std::min(kTileRows, sizes_.seqlen_q - row_tile * kTileRows);
   }
 
-  void Store(const float* tile, int64_t batch, int64_t head, int64_t begin, int64_t rows,
+  void Store(const float* tile,
+             int64_t batch,
+             int64_t head,
+             int64_t begin,
+             int64_t rows,
              const TensorView& view) const {
-    math_.store(params_.dtype, tile, stride_, nullptr, rows, sizes_.head_dim,
-                RowPointer(view, params_.dtype, batch, begin, head), view.row_stride);
+    math_.store(params_.dtype,
+                tile,
+                stride_,
+                nullptr,
+                rows,
+                sizes_.head_dim,
+                RowPointer(view, params_.dtype, batch, begin, head),
+                view.row_stride);
   }
 
   // delta = out . grad_out, less the gradient of lse: d lse / d score is the weight.
@@ -227,32 +255,83 @@ class BackwardPass {
   // Weights of one tile and the gradients of its scores, from loaded operands.
   void ComputeScores(const TilePosition& at, Tiles* tiles) const {
     const int64_t depth_units = sizes_.head_dim / math_.depth_per_unit;
-    math_.multiply({at.rows, kTileColumns, depth_units, tiles->query_rows, stride_, 1,
-                    tiles->key_columns, kTileColumns, tiles->scores, kTileColumns, false});
-    math_.multiply({at.rows, kTileColumns, depth_units, tiles->grad_out_rows, stride_, 1,
-                    tiles->value_columns, kTileColumns, tiles->grad_weights, kTileColumns, false});
+    math_.multiply({at.rows,
+                    kTileColumns,
+                    depth_units,
+                    tiles->query_rows,
+                    stride_,
+                    1,
+                    tiles->key_columns,
+                    kTileColumns,
+                    tiles->scores,
+                    kTileColumns,
+                    false});
+    math_.multiply({at.rows,
+                    kTileColumns,
+                    depth_units,
+                    tiles->grad_out_rows,
+                    stride_,
+                    1,
+                    tiles->value_columns,
+                    kTileColumns,
+                    tiles->grad_weights,
+                    kTileColumns,
+                    false});
     const int64_t index = RowIndex(at.batch, at.head, at.row_begin);
-    math_.softmax_backward(
-        {tiles->scores, tiles->grad_weights, params_.softmax_lse + index, delta_.get() + index,
-         tiles->weights_transposed, tiles->grad_scores, tiles->grad_scores_transposed},
-        at.rows, params_.softmax_scale,
-        at.partial ? &plan_.Columns(at.batch, at.head, at.column_tile) : nullptr, at.row_begin);
+    math_.softmax_backward({tiles->scores,
+                            tiles->grad_weights,
+                            params_.softmax_lse + index,
+                            delta_.get() + index,
+                            tiles->weights_transposed,
+                            tiles->grad_scores,
+                            tiles->grad_scores_transposed},
+                           at.rows,
+                           params_.softmax_scale,
+                           at.partial ? &plan_.Columns(at.batch, at.head, at.column_tile) : nullptr,
+                           at.row_begin);
   }
 
   // The tile's share of grad_query, added to [rows, stride_].
   void AddGradQuery(const TilePosition& at, float* grad_query, Tiles* tiles) const {
     const int64_t units = kTileColumns / math_.depth_per_unit;
-    math_.multiply({at.rows, stride_, units, tiles->grad_scores, units, 1, tiles->key_depth,
-                    stride_, grad_query, stride_, true});
+    math_.multiply({at.rows,
+                    stride_,
+                    units,
+                    tiles->grad_scores,
+                    units,
+                    1,
+                    tiles->key_depth,
+                    stride_,
+                    grad_query,
+                    stride_,
+                    true});
   }
 
   // The tile's share of grad_key (first_sum) and grad_value (second_sum).
   void AddGradKeyValue(const TilePosition& at, Tiles* tiles) const {
     const int64_t units = NumTiles(at.rows, math_.depth_per_unit);
-    math_.multiply({kTileColumns, stride_, units, tiles->grad_scores_transposed, 1, kTileColumns,
-                    tiles->query_depth, stride_, tiles->first_sum, stride_, true});
-    math_.multiply({kTileColumns, stride_, units, tiles->weights_transposed, 1, kTileColumns,
-                    tiles->grad_out_depth, stride_, tiles->second_sum, stride_, true});
+    math_.multiply({kTileColumns,
+                    stride_,
+                    units,
+                    tiles->grad_scores_transposed,
+                    1,
+                    kTileColumns,
+                    tiles->query_depth,
+                    stride_,
+                    tiles->first_sum,
+                    stride_,
+                    true});
+    math_.multiply({kTileColumns,
+                    stride_,
+                    units,
+                    tiles->weights_transposed,
+                    1,
+                    kTileColumns,
+                    tiles->grad_out_depth,
+                    stride_,
+                    tiles->second_sum,
+                    stride_,
+                    true});
   }
 
   void RunKeyHead(int64_t item, float* grad_query, Tiles* tiles) const {
@@ -263,14 +342,17 @@ class BackwardPass {
       RunColumnTile(item, tile, grad_query, tiles);
     }
     for (int64_t g = 0; g < group_; ++g) {
-      Store(grad_query + g * num_row_tiles_ * kTileRows * stride_, batch, first_head + g, 0,
-            sizes_.seqlen_q, params_.grad_query);
+      Store(grad_query + g * num_row_tiles_ * kTileRows * stride_,
+            batch,
+            first_head + g,
+            0,
+            sizes_.seqlen_q,
+            params_.grad_query);
     }
   }
 
   // `key_head` counts over the batch too. `grad_query` null: left to the other pass.
-  void RunColumnTile(int64_t key_head, int64_t column_tile, float* grad_query,
-                     Tiles* tiles) const {
+  void RunColumnTile(int64_t key_head, int64_t column_tile, float* grad_query, Tiles* tiles) const {
     const int64_t batch = key_head / sizes_.num_heads_k;
     const int64_t head_k = key_head % sizes_.num_heads_k;
     LoadKeyTile(batch, head_k, column_tile, tiles);
@@ -278,10 +360,14 @@ class BackwardPass {
     std::fill_n(tiles->second_sum, kTileColumns * stride_, 0.0f);
     for (int64_t g = 0; g < group_; ++g) {
       for (int64_t row_tile = 0; row_tile < num_row_tiles_; ++row_tile) {
-        TilePosition at{batch, head_k * group_ + g, row_tile * kTileRows, NumRows(row_tile),
-                        column_tile, false};
-        const TileClass tile_class = plan_.Classify(at.batch, at.head, at.row_begin,
-                                                    at.row_begin + at.rows, column_tile);
+        TilePosition at{batch,
+                        head_k * group_ + g,
+                        row_tile * kTileRows,
+                        NumRows(row_tile),
+                        column_tile,
+                        false};
+        const TileClass tile_class =
+            plan_.Classify(at.batch, at.head, at.row_begin, at.row_begin + at.rows, column_tile);
         tiles->counts.Count(tile_class);
         if (tile_class == TileClass::kSkip) continue;
         at.partial = tile_class == TileClass::kPartial;
@@ -290,7 +376,8 @@ class BackwardPass {
         ComputeScores(at, tiles);
         AddGradKeyValue(at, tiles);
         if (grad_query != nullptr) {
-          AddGradQuery(at, grad_query + (g * num_row_tiles_ + row_tile) * kTileRows * stride_,
+          AddGradQuery(at,
+                       grad_query + (g * num_row_tiles_ + row_tile) * kTileRows * stride_,
                        tiles);
         }
       }
@@ -303,14 +390,18 @@ class BackwardPass {
 
   // `query_head` counts over the batch too.
   void RunRowTile(int64_t query_head, int64_t row_tile, Tiles* tiles) const {
-    TilePosition at{query_head / sizes_.num_heads, query_head % sizes_.num_heads,
-                    row_tile * kTileRows, NumRows(row_tile), 0, false};
+    TilePosition at{query_head / sizes_.num_heads,
+                    query_head % sizes_.num_heads,
+                    row_tile * kTileRows,
+                    NumRows(row_tile),
+                    0,
+                    false};
     LoadRowTile(params_.query, at, tiles->query_rows, tiles->query_depth);
     LoadRowTile(params_.grad_out, at, tiles->grad_out_rows, tiles->grad_out_depth);
     std::fill_n(tiles->first_sum, kTileRows * stride_, 0.0f);
     for (at.column_tile = 0; at.column_tile < plan_.num_column_tiles(); ++at.column_tile) {
-      const TileClass tile_class = plan_.Classify(at.batch, at.head, at.row_begin,
-                                                  at.row_begin + at.rows, at.column_tile);
+      const TileClass tile_class =
+          plan_.Classify(at.batch, at.head, at.row_begin, at.row_begin + at.rows, at.column_tile);
       if (tile_class == TileClass::kSkip) continue;
       at.partial = tile_class == TileClass::kPartial;
       LoadKeyTile(at.batch, at.head / group_, at.column_tile, tiles);

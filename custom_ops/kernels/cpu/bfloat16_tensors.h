@@ -1,8 +1,19 @@
 // Loads and stores of bfloat16, for units of two. Included after tile_math_impl.h.
 
-static void StoreBFloat16(DataType, const float* tile, int64_t stride, const float* row_scale,
-                          int64_t rows, int64_t head_dim, void* destination, int64_t row_stride) {
-  StoreTyped(tile, stride, row_scale, rows, head_dim, static_cast<BFloat16*>(destination),
+static void StoreBFloat16(DataType,
+                          const float* tile,
+                          int64_t stride,
+                          const float* row_scale,
+                          int64_t rows,
+                          int64_t head_dim,
+                          void* destination,
+                          int64_t row_stride) {
+  StoreTyped(tile,
+             stride,
+             row_scale,
+             rows,
+             head_dim,
+             static_cast<BFloat16*>(destination),
              row_stride);
 }
 

@@ -3,9 +3,9 @@
 constexpr int64_t kDepthPerUnit = 2;
 
 static inline Vector MultiplyAdd(Vector sum, Vector a, Vector b) {
-  return reinterpret_cast<Vector>(
-      _mm512_dpbf16_ps(reinterpret_cast<__m512>(sum), reinterpret_cast<__m512bh>(a),
-                       reinterpret_cast<__m512bh>(b)));
+  return reinterpret_cast<Vector>(_mm512_dpbf16_ps(reinterpret_cast<__m512>(sum),
+                                                   reinterpret_cast<__m512bh>(a),
+                                                   reinterpret_cast<__m512bh>(b)));
 }
 
 // By bits: a pair need not look like a normal float.
@@ -27,8 +27,9 @@ inline float MakeUnit<BFloat16>(const BFloat16* element, int64_t stride) {
 }
 
 static inline void StoreRowUnits(float* row, int64_t column, Vector low, Vector high) {
-  Store(row + column / 2, reinterpret_cast<Vector>(_mm512_cvtne2ps_pbh(
-                              reinterpret_cast<__m512>(high), reinterpret_cast<__m512>(low))));
+  Store(row + column / 2,
+        reinterpret_cast<Vector>(
+            _mm512_cvtne2ps_pbh(reinterpret_cast<__m512>(high), reinterpret_cast<__m512>(low))));
 }
 
 static inline __m512i Widen(Vector values) {

@@ -1,18 +1,12 @@
 // Blocked attention with an online softmax, on the CPU.
 //
 // Keys and values are first laid out for the products, once for all row tiles. A work item is one
-// tile of 64 query rows of one head. It walks the key tiles from left to right, skips those that the
-// mask makes dead, and keeps the running row maximum, row sum and weighted sum of values in float.
-// Items are independent and each has a fixed order, so results do not depend on the number of
-// threads. Source: FlashAttention-2, arXiv 2307.08691, algorithm 1.
+// tile of 64 query rows of one head. It walks the key tiles from left to right, skips those that
+// the mask makes dead, and keeps the running row maximum, row sum and weighted sum of values in
+// float. Items are independent and each has a fixed order, so results do not depend on the number
+// of threads. Source: FlashAttention-2, arXiv 2307.08691, algorithm 1.
 
 #include "kernels/cpu/forward.h"
-
-#include <algorithm>
-#include <cmath>
-#include <limits>
-#include <new>
-#include <vector>
 
 #include "core/diagnostics.h"
 #include "kernels/cpu/mask_plan.h"
@@ -21,6 +15,12 @@
 #include "kernels/cpu/tensor_rows.h"
 #include "kernels/cpu/tile_math.h"
 #include "kernels/cpu/workspace.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <new>
+#include <vector>
 
 namespace flashmask::cpu {
 namespace {
@@ -95,8 +95,13 @@ class ForwardPass {
   void RunRowTile(int64_t batch, int64_t head, int64_t row_begin, Tiles* tiles) const {
     const int64_t rows = std::min(kTileRows, sizes_.seqlen_q - row_begin);
     const DataType dtype = params_.dtype;
-    math_.load_rows({dtype, RowPointer(params_.query, dtype, batch, row_begin, head),
-                     params_.query.row_stride, rows, sizes_.head_dim, tiles->query, stride_});
+    math_.load_rows({dtype,
+                     RowPointer(params_.query, dtype, batch, row_begin, head),
+                     params_.query.row_stride,
+                     rows,
+                     sizes_.head_dim,
+                     tiles->query,
+                     stride_});
     std::fill_n(tiles->out, kTileRows * stride_, 0.0f);
     std::fill_n(tiles->row_max, kTileRows, -kInfinity);
     std::fill_n(tiles->row_sum, kTileRows, 0.0f);
@@ -110,25 +115,47 @@ class ForwardPass {
     StoreRows(batch, head, row_begin, rows, tiles);
   }
 
-  void RunTile(int64_t batch, int64_t head, int64_t row_begin, int64_t rows, int64_t column_tile,
-               bool partial, Tiles* tiles) const {
+  void RunTile(int64_t batch,
+               int64_t head,
+               int64_t row_begin,
+               int64_t rows,
+               int64_t column_tile,
+               bool partial,
+               Tiles* tiles) const {
     const int64_t head_k = head / group_;
-    math_.multiply({rows, kTileColumns, sizes_.head_dim / math_.depth_per_unit, tiles->query,
-                    stride_, 1, key_.Tile(batch, head_k, column_tile), key_.stride(),
-                    tiles->scores, kTileColumns, false});
+    math_.multiply({rows,
+                    kTileColumns,
+                    sizes_.head_dim / math_.depth_per_unit,
+                    tiles->query,
+                    stride_,
+                    1,
+                    key_.Tile(batch, head_k, column_tile),
+                    key_.stride(),
+                    tiles->scores,
+                    kTileColumns,
+                    false});
     math_.online_softmax(
-        {tiles->scores, tiles->weights, tiles->out, stride_, tiles->row_max, tiles->row_sum}, rows,
-        params_.softmax_scale, partial ? &plan_.Columns(batch, head, column_tile) : nullptr,
+        {tiles->scores, tiles->weights, tiles->out, stride_, tiles->row_max, tiles->row_sum},
+        rows,
+        params_.softmax_scale,
+        partial ? &plan_.Columns(batch, head, column_tile) : nullptr,
         row_begin);
     const int64_t weight_units = kTileColumns / math_.depth_per_unit;
-    math_.multiply({rows, stride_, weight_units, tiles->weights, weight_units, 1,
-                    value_.Tile(batch, head_k, column_tile), value_.stride(), tiles->out, stride_,
+    math_.multiply({rows,
+                    stride_,
+                    weight_units,
+                    tiles->weights,
+                    weight_units,
+                    1,
+                    value_.Tile(batch, head_k, column_tile),
+                    value_.stride(),
+                    tiles->out,
+                    stride_,
                     true});
   }
 
   // A row that saw nothing has sum 0 and maximum -inf: out 0, lse -inf.
-  void StoreRows(int64_t batch, int64_t head, int64_t row_begin, int64_t rows,
-                 Tiles* tiles) const {
+  void StoreRows(int64_t batch, int64_t head, int64_t row_begin, int64_t rows, Tiles* tiles) const {
     float* lse =
         params_.softmax_lse + (batch * sizes_.num_heads + head) * sizes_.seqlen_q + row_begin;
     float* row_scale = tiles->row_sum;
@@ -138,8 +165,14 @@ class ForwardPass {
       row_scale[r] = sum == 0.0f ? 0.0f : 1.0f / sum;
     }
     const TensorView& out = params_.out;
-    math_.store(params_.dtype, tiles->out, stride_, row_scale, rows, sizes_.head_dim,
-                RowPointer(out, params_.dtype, batch, row_begin, head), out.row_stride);
+    math_.store(params_.dtype,
+                tiles->out,
+                stride_,
+                row_scale,
+                rows,
+                sizes_.head_dim,
+                RowPointer(out, params_.dtype, batch, row_begin, head),
+                out.row_stride);
   }
 
   const ForwardParams& params_;

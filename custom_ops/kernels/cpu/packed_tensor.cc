@@ -1,10 +1,10 @@
 #include "kernels/cpu/packed_tensor.h"
 
-#include <algorithm>
-
 #include "kernels/cpu/parallel_for.h"
 #include "kernels/cpu/tensor_rows.h"
 #include "kernels/cpu/tile_config.h"
+
+#include <algorithm>
 
 namespace flashmask::cpu {
 namespace {
@@ -16,8 +16,12 @@ int64_t DepthUnits(PackedTensor::Layout layout, int64_t head_dim, int64_t depth_
 
 }  // namespace
 
-PackedTensor::PackedTensor(const AttentionSizes& sizes, DataType dtype, const TensorView& view,
-                           const TileMath& math, Layout layout, const IsLive& is_live,
+PackedTensor::PackedTensor(const AttentionSizes& sizes,
+                           DataType dtype,
+                           const TensorView& view,
+                           const TileMath& math,
+                           Layout layout,
+                           const IsLive& is_live,
                            int32_t num_threads)
     : num_heads_k_(sizes.num_heads_k),
       num_tiles_(NumTiles(sizes.seqlen_k, kTileColumns)),
@@ -32,9 +36,13 @@ PackedTensor::PackedTensor(const AttentionSizes& sizes, DataType dtype, const Te
     const int64_t batch = item / num_tiles_ / num_heads_k_;
     if (!is_live(batch, head_k, tile)) return;
     const int64_t begin = tile * kTileColumns;
-    load({dtype, RowPointer(view, dtype, batch, begin, head_k), view.row_stride,
-          std::min(kTileColumns, sizes.seqlen_k - begin), sizes.head_dim,
-          tiles_.data() + item * size_, stride_});
+    load({dtype,
+          RowPointer(view, dtype, batch, begin, head_k),
+          view.row_stride,
+          std::min(kTileColumns, sizes.seqlen_k - begin),
+          sizes.head_dim,
+          tiles_.data() + item * size_,
+          stride_});
   });
 }
 

@@ -1,12 +1,12 @@
 #pragma once
 
-#include <cstdint>
-#include <functional>
-#include <memory>
-
 #include "core/params.h"
 #include "kernels/cpu/tile_math.h"
 #include "kernels/cpu/workspace.h"
+
+#include <cstdint>
+#include <functional>
+#include <memory>
 
 namespace flashmask::cpu {
 
@@ -20,8 +20,13 @@ class PackedTensor {
   using IsLive = std::function<bool(int64_t batch, int64_t head_k, int64_t column_tile)>;
 
   // Throws std::bad_alloc only.
-  PackedTensor(const AttentionSizes& sizes, DataType dtype, const TensorView& view,
-               const TileMath& math, Layout layout, const IsLive& is_live, int32_t num_threads);
+  PackedTensor(const AttentionSizes& sizes,
+               DataType dtype,
+               const TensorView& view,
+               const TileMath& math,
+               Layout layout,
+               const IsLive& is_live,
+               int32_t num_threads);
 
   const float* Tile(int64_t batch, int64_t head_k, int64_t column_tile) const {
     return tiles_.data() + ((batch * num_heads_k_ + head_k) * num_tiles_ + column_tile) * size_;

@@ -6,9 +6,14 @@
 namespace flashmask::cpu {
 namespace {
 
-const KernelRegistration registration({"cpu", Device::kCpu,
-                                       {DataType::kFloat32, DataType::kFloat16, DataType::kBFloat16},
-                                       kHeadDimMultiple, kMaxHeadDim, Forward, Backward});
+const KernelRegistration registration(
+    {"cpu",
+     Device::kCpu,
+     {DataType::kFloat32, DataType::kFloat16, DataType::kBFloat16},
+     kHeadDimMultiple,
+     kMaxHeadDim,
+     Forward,
+     Backward});
 
 }  // namespace
 }  // namespace flashmask::cpu

@@ -2,23 +2,23 @@
 
 // The arithmetic of a tile, compiled once per instruction set from tile_math_impl.h.
 //
-// Operands of products are laid out in *units* of 4 bytes along the depth, the axis summed over: one
-// float, or where the machine multiplies bfloat16 natively a pair of them. Three layouts:
+// Operands of products are laid out in *units* of 4 bytes along the depth, the axis summed over:
+// one float, or where the machine multiplies bfloat16 natively a pair of them. Three layouts:
 //   rows        [rows, depth units]        left operand: a unit holds neighbours of one row
 //   columns     [depth units, width]       right operand, from a tensor whose rows are the width
 //   depth rows  [depth units, width]       right operand, from a tensor whose rows are the depth
-
-#include <cstdint>
 
 #include "core/params.h"
 #include "kernels/cpu/mask_plan.h"
 #include "kernels/cpu/tile_config.h"
 
+#include <cstdint>
+
 namespace flashmask::cpu {
 
-// c (+)= a b; c in float, row-major. `a` may be transposed by its strides (in units). rows is rounded
-// up to kRowStep and width must be a multiple of kColumnStep: buffers must have room, and what
-// stands in the padding is computed too.
+// c (+)= a b; c in float, row-major. `a` may be transposed by its strides (in units). rows is
+// rounded up to kRowStep and width must be a multiple of kColumnStep: buffers must have room, and
+// what stands in the padding is computed too.
 struct Product {
   int64_t rows;
   int64_t width;
@@ -57,30 +57,42 @@ struct OnlineSoftmax {
 
 // Scores to weights and their gradients, for one tile of the backward.
 struct SoftmaxBackward {
-  const float* scores;             // [kTileRows, kTileColumns], float: q k^T
-  const float* grad_weights;       // [kTileRows, kTileColumns], float: grad_out v^T
-  const float* softmax_lse;        // [kTileRows]
-  const float* delta;              // [kTileRows]: out . grad_out, less the gradient of lse
-  float* weights_transposed;       // units along rows: a(column, row unit), strides 1 and 64
-  float* grad_scores;              // rows layout of d(q k^T)
-  float* grad_scores_transposed;   // units along rows, as weights_transposed
+  const float* scores;            // [kTileRows, kTileColumns], float: q k^T
+  const float* grad_weights;      // [kTileRows, kTileColumns], float: grad_out v^T
+  const float* softmax_lse;       // [kTileRows]
+  const float* delta;             // [kTileRows]: out . grad_out, less the gradient of lse
+  float* weights_transposed;      // units along rows: a(column, row unit), strides 1 and 64
+  float* grad_scores;             // rows layout of d(q k^T)
+  float* grad_scores_transposed;  // units along rows, as weights_transposed
 };
 
 struct TileMath {
   int64_t depth_per_unit;  // 1: float; 2: pairs of bfloat16
   void (*multiply)(const Product&);
   // `columns` null: no cell is masked.
-  void (*online_softmax)(const OnlineSoftmax&, int64_t rows, float scale,
-                         const TileColumns* columns, int64_t row_begin);
-  void (*softmax_backward)(const SoftmaxBackward&, int64_t rows, float scale,
-                           const TileColumns* columns, int64_t row_begin);
+  void (*online_softmax)(const OnlineSoftmax&,
+                         int64_t rows,
+                         float scale,
+                         const TileColumns* columns,
+                         int64_t row_begin);
+  void (*softmax_backward)(const SoftmaxBackward&,
+                           int64_t rows,
+                           float scale,
+                           const TileColumns* columns,
+                           int64_t row_begin);
   void (*load_rows)(const TileLoad&);        // pads to kTileRows rows
   void (*load_columns)(const TileLoad&);     // pads to kTileColumns columns
   void (*load_depth_rows)(const TileLoad&);  // pads to kTileRows rows of depth
   void (*load_float_rows)(const TileLoad&);  // [kTileRows, stride] in float, pads likewise
   // tile[r] * row_scale[r] to a tensor, from float; row_scale null: 1.
-  void (*store)(DataType dtype, const float* tile, int64_t stride, const float* row_scale,
-                int64_t rows, int64_t head_dim, void* destination, int64_t row_stride);
+  void (*store)(DataType dtype,
+                const float* tile,
+                int64_t stride,
+                const float* row_scale,
+                int64_t rows,
+                int64_t head_dim,
+                void* destination,
+                int64_t row_stride);
 };
 
 // The arithmetic for a dtype under the instruction set that core/diagnostics.h names active.

@@ -1,10 +1,10 @@
 // The arithmetic of a tile for AVX2 with FMA.
-#include <cmath>
-#include <cstdint>
-
 #include "core/half.h"
 #include "kernels/cpu/tile_math.h"
 #include "kernels/cpu/tile_math_tables.h"
+
+#include <cmath>
+#include <cstdint>
 
 #if defined(__x86_64__)
 

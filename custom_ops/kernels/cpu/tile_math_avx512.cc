@@ -1,10 +1,10 @@
 // The arithmetic of a tile for AVX-512 (F, BW, DQ, VL).
-#include <cmath>
-#include <cstdint>
-
 #include "core/half.h"
 #include "kernels/cpu/tile_math.h"
 #include "kernels/cpu/tile_math_tables.h"
+
+#include <cmath>
+#include <cstdint>
 
 #if defined(__x86_64__)
 

@@ -1,18 +1,19 @@
 // The arithmetic of a tile for AVX-512 with native products of bfloat16.
-#include <cmath>
-#include <cstdint>
-
 #include "core/half.h"
 #include "kernels/cpu/tile_math.h"
 #include "kernels/cpu/tile_math_tables.h"
+
+#include <cmath>
+#include <cstdint>
 
 #if defined(__x86_64__)
 
 #include <immintrin.h>
 
 #if defined(__clang__)
-#pragma clang attribute push( \
-    __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16"))), apply_to = function)
+#pragma clang attribute push(                                                 \
+    __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16"))), \
+    apply_to = function)
 #else
 #pragma GCC push_options
 #pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,prefer-vector-width=512")

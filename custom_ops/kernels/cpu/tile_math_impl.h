@@ -1,5 +1,5 @@
-// The arithmetic of a tile. Each tile_math_<isa>.cc includes this once, inside a namespace of its own
-// and under its own target pragma, after defining kVectorBytes and kProductRows and including
+// The arithmetic of a tile. Each tile_math_<isa>.cc includes this once, inside a namespace of its
+// own and under its own target pragma, after defining kVectorBytes and kProductRows and including
 // vector_math.h and float_units.h or bfloat16_units.h. Nothing here may call an inline function of
 // the standard library: the linker could keep a copy compiled for one instruction set and use it
 // for all.
@@ -8,10 +8,10 @@ static_assert(kTileColumns % (2 * kLanes) == 0, "softmax takes two vectors at a 
 static_assert(kTileRows % 2 == 0, "the backward takes two rows at a time");
 
 static inline IntVector IsMasked(const TileColumns& columns, int64_t column, IntVector row) {
-  const IntVector lower = (row >= Load(columns.lower_begin + column)) &
-                          (row < Load(columns.lower_end + column));
-  const IntVector upper = (row >= Load(columns.upper_begin + column)) &
-                          (row < Load(columns.upper_end + column));
+  const IntVector lower =
+      (row >= Load(columns.lower_begin + column)) & (row < Load(columns.lower_end + column));
+  const IntVector upper =
+      (row >= Load(columns.upper_begin + column)) & (row < Load(columns.upper_end + column));
   return lower | upper;
 }
 
@@ -42,14 +42,18 @@ static inline void MultiplyBlock(const Product& product, const float* a, const f
 static void Multiply(const Product& product) {
   for (int64_t n = 0; n < product.width; n += 2 * kLanes) {
     for (int64_t m = 0; m < product.rows; m += kProductRows) {
-      MultiplyBlock<kProductRows>(product, product.a + m * product.a_row_stride, product.b + n,
+      MultiplyBlock<kProductRows>(product,
+                                  product.a + m * product.a_row_stride,
+                                  product.b + n,
                                   product.c + m * product.c_stride + n);
     }
   }
 }
 
 template <bool kMasked>
-static inline float ScaleAndMask(float* scores, float scale, const TileColumns* columns,
+static inline float ScaleAndMask(float* scores,
+                                 float scale,
+                                 const TileColumns* columns,
                                  IntVector row) {
   Vector largest = Splat(-INFINITY);
   for (int64_t c = 0; c < kTileColumns; c += kLanes) {
@@ -73,8 +77,11 @@ static inline void RaiseRowMax(const OnlineSoftmax& state, int64_t r, float tile
 }
 
 template <bool kMasked>
-static inline void UpdateSoftmax(const OnlineSoftmax& state, int64_t rows, float scale,
-                                 const TileColumns* columns, int64_t row_begin) {
+static inline void UpdateSoftmax(const OnlineSoftmax& state,
+                                 int64_t rows,
+                                 float scale,
+                                 const TileColumns* columns,
+                                 int64_t row_begin) {
   for (int64_t r = 0; r < rows; ++r) {
     float* scores = state.scores + r * kTileColumns;
     float* weights = state.weights + r * (kTileColumns / kDepthPerUnit);
@@ -98,8 +105,11 @@ static inline void UpdateSoftmax(const OnlineSoftmax& state, int64_t rows, float
   }
 }
 
-static void UpdateOnlineSoftmax(const OnlineSoftmax& state, int64_t rows, float scale,
-                                const TileColumns* columns, int64_t row_begin) {
+static void UpdateOnlineSoftmax(const OnlineSoftmax& state,
+                                int64_t rows,
+                                float scale,
+                                const TileColumns* columns,
+                                int64_t row_begin) {
   if (columns == nullptr) {
     UpdateSoftmax<false>(state, rows, scale, columns, row_begin);
   } else {
@@ -113,8 +123,11 @@ struct WeightAndGrad {
 };
 
 template <bool kMasked>
-static inline WeightAndGrad BackwardCells(const SoftmaxBackward& tile, int64_t r, int64_t c,
-                                          float scale, const TileColumns* columns,
+static inline WeightAndGrad BackwardCells(const SoftmaxBackward& tile,
+                                          int64_t r,
+                                          int64_t c,
+                                          float scale,
+                                          const TileColumns* columns,
                                           int64_t row_begin) {
   const int64_t cell = r * kTileColumns + c;
   WeightAndGrad cells;
@@ -131,8 +144,11 @@ static inline WeightAndGrad BackwardCells(const SoftmaxBackward& tile, int64_t r
 
 // Two rows by two vectors at a time, since a unit may pair either neighbour.
 template <bool kMasked>
-static inline void GradientOfSoftmax(const SoftmaxBackward& tile, int64_t rows, float scale,
-                                     const TileColumns* columns, int64_t row_begin) {
+static inline void GradientOfSoftmax(const SoftmaxBackward& tile,
+                                     int64_t rows,
+                                     float scale,
+                                     const TileColumns* columns,
+                                     int64_t row_begin) {
   const WeightAndGrad nothing{Splat(0.0f), Splat(0.0f)};
   constexpr int64_t kRowUnits = kTileColumns / kDepthPerUnit;
   for (int64_t r = 0; r < rows; r += 2) {
@@ -143,7 +159,9 @@ static inline void GradientOfSoftmax(const SoftmaxBackward& tile, int64_t rows, 
           cells[i][j] =
               BackwardCells<kMasked>(tile, r + i, c + j * kLanes, scale, columns, row_begin);
         }
-        StoreRowUnits(tile.grad_scores + (r + i) * kRowUnits, c, cells[i][0].grad,
+        StoreRowUnits(tile.grad_scores + (r + i) * kRowUnits,
+                      c,
+                      cells[i][0].grad,
                       cells[i][1].grad);
       }
       for (int64_t j = 0; j < 2; ++j) {
@@ -155,8 +173,11 @@ static inline void GradientOfSoftmax(const SoftmaxBackward& tile, int64_t rows, 
   }
 }
 
-static void ComputeSoftmaxBackward(const SoftmaxBackward& tile, int64_t rows, float scale,
-                                   const TileColumns* columns, int64_t row_begin) {
+static void ComputeSoftmaxBackward(const SoftmaxBackward& tile,
+                                   int64_t rows,
+                                   float scale,
+                                   const TileColumns* columns,
+                                   int64_t row_begin) {
   if (columns == nullptr) {
     GradientOfSoftmax<false>(tile, rows, scale, columns, row_begin);
   } else {
@@ -221,8 +242,13 @@ static void LoadDepthRowsTyped(const TileLoad& load) {
 }
 
 template <typename T>
-static void StoreTyped(const float* tile, int64_t stride, const float* row_scale, int64_t rows,
-                       int64_t head_dim, T* destination, int64_t row_stride) {
+static void StoreTyped(const float* tile,
+                       int64_t stride,
+                       const float* row_scale,
+                       int64_t rows,
+                       int64_t head_dim,
+                       T* destination,
+                       int64_t row_stride) {
   for (int64_t r = 0; r < rows; ++r) {
     const float scale = row_scale == nullptr ? 1.0f : row_scale[r];
     for (int64_t d = 0; d < head_dim; ++d) {

@@ -1,10 +1,10 @@
 // The arithmetic of a tile for any CPU with 16-byte vectors (SSE2, NEON).
-#include <cmath>
-#include <cstdint>
-
 #include "core/half.h"
 #include "kernels/cpu/tile_math.h"
 #include "kernels/cpu/tile_math_tables.h"
+
+#include <cmath>
+#include <cstdint>
 
 namespace flashmask::cpu {
 namespace portable {
@@ -24,4 +24,3 @@ constexpr int kProductRows = 4;  // 8 of 16 vector registers hold sums
 const TileMath& PortableTileMath() { return portable::kTileMath; }
 
 }  // namespace flashmask::cpu
-

@@ -1,11 +1,11 @@
 #pragma once
 
+#include "kernels/cpu/tile_config.h"
+
 #include <cstdint>
 #include <memory>
 #include <new>
 #include <vector>
-
-#include "kernels/cpu/tile_config.h"
 
 namespace flashmask::cpu {
 
