@@ -60,9 +60,9 @@ static inline float ScaleAndMask(float* scores,
     Vector score = Load(scores + c) * scale;
     if (kMasked) score = Select(IsMasked(*columns, c, row), Splat(-INFINITY), score);
     Store(scores + c, score);
-    largest = Select((score > largest) | (score != score), score, largest);
+    largest = LargerOf::Combine(score, largest);
   }
-  return Largest(largest);
+  return Fold<LargerOf>(largest);
 }
 
 // Takes a row's maximum up to `tile_max` and what was summed under the old one with it.
@@ -101,7 +101,7 @@ static inline void UpdateSoftmax(const OnlineSoftmax& state,
       StoreRowUnits(weights, c, low, high);
       sum += low + high;
     }
-    state.row_sum[r] += Sum(sum);
+    state.row_sum[r] += Fold<SumOf>(sum);
   }
 }
 

@@ -53,17 +53,42 @@ static inline Vector Exp(Vector x) {
   return Select(x < Splat(kSmallest), Splat(0.0f), result);
 }
 
-static inline float Largest(Vector values) {
-  float largest = values[0];
-  for (int64_t i = 1; i < kLanes; ++i) {
-    // NaN wins and stays, as in a dense softmax.
-    if (values[i] > largest || values[i] != values[i]) largest = values[i];
+// The larger of two, lane by lane; NaN wins and stays, as in a dense softmax.
+struct LargerOf {
+  template <typename Floats>
+  static inline Floats Combine(Floats a, Floats b) {
+    return ((a > b) | (a != a)) ? a : b;
   }
-  return largest;
+};
+
+struct SumOf {
+  template <typename Floats>
+  static inline Floats Combine(Floats a, Floats b) {
+    return a + b;
+  }
+};
+
+// Folds lanes in halves: few steps, always in the same order.
+template <typename Operation, int64_t kBytes>
+static inline float Fold(const float* lanes) {
+  constexpr int64_t kHalf = kBytes / 2 / static_cast<int64_t>(sizeof(float));
+  if constexpr (kHalf == 1) {
+    return Operation::Combine(lanes[0], lanes[1]);
+  } else {
+    typedef float Half __attribute__((vector_size(kBytes / 2)));
+    Half low, high;
+    __builtin_memcpy(&low, lanes, sizeof(low));
+    __builtin_memcpy(&high, lanes + kHalf, sizeof(high));
+    const Half folded = Operation::Combine(low, high);
+    float rest[kHalf];
+    __builtin_memcpy(rest, &folded, sizeof(folded));
+    return Fold<Operation, kBytes / 2>(rest);
+  }
 }
 
-static inline float Sum(Vector values) {
-  float sum = 0.0f;
-  for (int64_t i = 0; i < kLanes; ++i) sum += values[i];
-  return sum;
+template <typename Operation>
+static inline float Fold(Vector values) {
+  float lanes[kLanes];
+  Store(lanes, values);
+  return Fold<Operation, kVectorBytes>(lanes);
 }
