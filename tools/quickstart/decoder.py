@@ -14,6 +14,8 @@ import paddle
 from paddle import Tensor, nn
 from paddle.nn import functional
 
+from paddle_flashmask.packing import IGNORE_INDEX
+
 __all__ = ["Attention", "Decoder", "DecoderConfig", "mean_loss"]
 
 # (query [B, S, Hq, D], key [B, S, Hk, D], value [B, S, Hk, D], mask) -> [B, S, Hq, D]
@@ -131,7 +133,11 @@ def mean_loss(logits: Tensor, labels: Tensor) -> Tensor:
         labels: [B, S], int64, at least one of them not -100.
     """
     flat = logits.astype("float32").reshape([-1, logits.shape[-1]])
-    return functional.cross_entropy(flat, labels.reshape([-1]), ignore_index=-100)
+    # Paddle 3.3's reduction="mean" divides by all positions when ignore_index is negative.
+    losses = functional.cross_entropy(
+        flat, labels.reshape([-1]), ignore_index=IGNORE_INDEX, reduction="sum"
+    )
+    return losses / (labels != IGNORE_INDEX).sum().astype("float32")
 
 
 def _init() -> paddle.ParamAttr:
