@@ -111,9 +111,10 @@ def _verdict(steps: Sequence[Step]) -> int:
     last = steps[-1]
     if not last.is_equal:
         print(
-            f"quickstart: the losses of step {last.number} differ by "
-            f"{last.relative_difference:.1e} relative, more than {LOSS_TOLERANCE:.0e}: "
-            f"{last.flashmask_loss:.8f} with flashmask_attention, {last.dense_loss:.8f} with the dense mask",
+            f"quickstart: the losses of step {last.number} are not equal: "
+            f"{last.flashmask_loss:.8f} with flashmask_attention and {last.dense_loss:.8f} with "
+            f"the dense mask differ by {last.relative_difference:.1e} relative, more than "
+            f"{LOSS_TOLERANCE:.0e}",
             file=sys.stderr,
         )
         return EXIT_LOSSES_DIFFER
