@@ -68,10 +68,15 @@ def load_conversations(paths: list[str]) -> tuple[list[Conversation], list[Probl
                 skipped.append(Problem(path, record.line, str(error)))
         skipped.sort(key=lambda problem: problem.line)
         if len(conversations) == used:
-            reason = f"; first of {len(skipped)}: line {skipped[0].line}, {skipped[0].reason}"
-            raise InputError(f"{path}: no usable record{reason if skipped else ''}")
+            raise InputError(f"{path}: no usable record{_first(skipped)}")
         problems += skipped
     return conversations, problems
+
+
+def _first(problems: list[Problem]) -> str:
+    if not problems:
+        return ""
+    return f"; first of {len(problems)}: line {problems[0].line}, {problems[0].reason}"
 
 
 def conversation_of(value: object) -> Conversation:

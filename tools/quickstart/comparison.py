@@ -26,6 +26,8 @@ LOSS_TOLERANCE = (
     1e-5  # relative; float32 rounding of both sums stays well below, a mask error above
 )
 LEARNING_RATE = 2e-3
+WARMUP_STEPS = 10
+MAX_GRADIENT_NORM = 1.0
 WEIGHT_DECAY = 0.01
 
 
@@ -66,19 +68,29 @@ class Contestant:
     Attributes:
         model: the decoder.
         mask_from_indices: startend_row_indices [B, 1, S, 1] to what its attention takes.
-        optimizer: AdamW over all weights.
+        learning_rate: linear warm-up, then constant.
+        optimizer: AdamW over all weights, with gradients clipped by their norm.
     """
 
     model: Decoder
     mask_from_indices: Callable[[NDArray[np.integer]], Tensor]
+    learning_rate: paddle.optimizer.lr.LRScheduler = field(init=False)
     optimizer: paddle.optimizer.AdamW = field(init=False)
 
     def __post_init__(self) -> None:
-        """Make the optimizer."""
+        """Make the optimizer.
+
+        Without warm-up and clipping the training is so unsteady that rounding alone grows beyond
+        LOSS_TOLERANCE within twenty steps; with them it stays near 1e-7 for a hundred.
+        """
+        self.learning_rate = paddle.optimizer.lr.LinearWarmup(
+            LEARNING_RATE, WARMUP_STEPS, LEARNING_RATE / WARMUP_STEPS, LEARNING_RATE
+        )
         self.optimizer = paddle.optimizer.AdamW(
-            learning_rate=LEARNING_RATE,
+            learning_rate=self.learning_rate,
             parameters=self.model.parameters(),
             weight_decay=WEIGHT_DECAY,
+            grad_clip=paddle.nn.ClipGradByGlobalNorm(MAX_GRADIENT_NORM),
         )
 
     def train(self, batch: Batch) -> tuple[float, float]:
@@ -91,6 +103,7 @@ class Contestant:
         loss = mean_loss(self.model(input_ids, position_ids, mask), labels)
         loss.backward()
         self.optimizer.step()
+        self.learning_rate.step()
         self.optimizer.clear_grad()
         value = float(loss)
         return value, time.perf_counter() - start
