@@ -2,7 +2,8 @@
 # Installs the project into .venv, builds it, and trains a small model on packed chat data with
 # flashmask_attention and with a dense mask; see tools/quickstart/train.py for what is compared.
 #
-#   bash tools/quickstart.sh [--steps N] [--seq-len N] [--batch-size N] [--seed N] [--output DIR] [FILE ...]
+#   bash tools/quickstart.sh [--steps N] [--seq-len N] [--batch-size N] [--seed N] [--output DIR]
+#                            [FILE ...]
 #
 # Needs Python 3.10 to 3.12 (or PYTHON=/its/path) and a C++ compiler (or CXX=name). Network is used
 # only for what .venv lacks. Exit codes: 0 all losses equal, 1 they differ, 2 a wrong argument or
@@ -82,7 +83,8 @@ build() {
     printf 'quickstart: building the operator (about a minute)\n'
     rm -f "$stamp"
     "$venv/bin/python" -m pip install --disable-pip-version-check --no-build-isolation -e "$root" \
-        >"$log" 2>&1 || fail "the operator could not be built, see .venv/quickstart.log: $(last_error)"
+        >"$log" 2>&1 ||
+        fail "the operator could not be built, see .venv/quickstart.log: $(last_error)"
     printf '%s' "$sum" >"$stamp"
 }
 
@@ -95,7 +97,9 @@ main() {
     local python
     python="$(find_python)"
     for argument in "$@"; do
-        [[ "$argument" == -h || "$argument" == --help ]] && exec "$python" "$root/tools/quickstart/train.py" --help
+        if [[ "$argument" == -h || "$argument" == --help ]]; then
+            exec "$python" "$root/tools/quickstart/train.py" --help
+        fi
     done
     "$python" "$root/tools/quickstart/train.py" --check-only "$@"
     make_venv "$python"

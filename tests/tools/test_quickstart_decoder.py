@@ -10,7 +10,7 @@ from paddle_flashmask.packing import pack_sft
 from paddle_flashmask.reference import dense_attention
 
 IGNORED = -100
-CONFIG = DecoderConfig(vocab_size=23, hidden_size=16, num_layers=2, num_heads=4, num_heads_k=2, ffn_size=24)  # fmt: skip  # noqa: E501
+CONFIG = DecoderConfig(vocab_size=23, hidden_size=16, ffn_size=24)
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +61,15 @@ def test_packed_loss_equals_the_sum_of_solo_runs(model):
 def test_loss_is_the_mean_over_labels_that_are_not_ignored():
     labels = paddle.to_tensor([[2, IGNORED, IGNORED, IGNORED]])
     assert float(mean_loss(paddle.zeros([1, 4, 8]), labels)) == pytest.approx(math.log(8))
+
+
+def test_logits_follow_position_ids(model):
+    batch = pack_sft(samples_of(6), seq_len=6).build([0])
+    stretched = {**batch, "position_ids": 3 * batch["position_ids"]}
+    shifted = {**batch, "position_ids": 3 + batch["position_ids"]}
+    logits = logits_of(model, batch).numpy()
+    assert np.abs(logits_of(model, stretched).numpy() - logits).max() > 1e-4
+    assert np.abs(logits_of(model, shifted).numpy() - logits).max() < 1e-6  # rotation is relative
 
 
 def test_every_weight_gets_a_gradient(model):

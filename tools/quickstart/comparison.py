@@ -25,7 +25,7 @@ Batch: TypeAlias = dict[str, NDArray[np.integer]]
 LOSS_TOLERANCE = (
     1e-5  # relative; float32 rounding of both sums stays well below, a mask error above
 )
-LEARNING_RATE = 2e-3
+LEARNING_RATE = 1e-3
 WARMUP_STEPS = 10
 MAX_GRADIENT_NORM = 1.0
 WEIGHT_DECAY = 0.01
