@@ -89,8 +89,8 @@ Status RequestCpuIsa(const std::string& name) {
 
 CpuIsa ActiveCpuIsa() {
   const CpuIsa requested = RequestedCpuIsa();
-  static const CpuIsa best = BestIsa();
-  return requested == CpuIsa::kAuto ? best : requested;
+  static const CpuIsa kBest = BestIsa();
+  return requested == CpuIsa::kAuto ? kBest : requested;
 }
 
 const char* CpuIsaName(CpuIsa isa) {

@@ -36,7 +36,7 @@ Status FindKernel(Device device, DataType dtype, int64_t head_dim, const Kernel*
 std::string DescribeKernels() {
   std::string text;
   for (const Kernel& kernel : Kernels()) {
-    if (!text.empty()) text += "\n";
+    if (!text.empty()) text += '\n';
     text += std::string(kernel.name) + ":";
     for (const DataType dtype : kernel.dtypes) text += std::string(" ") + DataTypeName(dtype);
     text += ", head_dim a multiple of " + std::to_string(kernel.head_dim_multiple) + " up to " +

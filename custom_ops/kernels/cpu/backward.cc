@@ -110,6 +110,7 @@ class BackwardPass {
     const int32_t num_workers = NumWorkers(std::max(num_rows, num_columns), params_.num_threads);
     std::vector<Workspace> workspaces = MakeWorkspaces(num_workers, Tiles::NumFloats(stride_));
     std::vector<Tiles> tiles;
+    tiles.reserve(workspaces.size());
     for (Workspace& workspace : workspaces) tiles.emplace_back(&workspace, stride_, math_);
     const auto worker_tiles = [&](int32_t worker) { return &tiles[static_cast<size_t>(worker)]; };
     ParallelFor(num_rows, NumWorkers(num_rows, num_workers), [&](int32_t worker, int64_t item) {

@@ -68,6 +68,7 @@ class ForwardPass {
     const int32_t num_workers = NumWorkers(num_items, params_.num_threads);
     std::vector<Workspace> workspaces = MakeWorkspaces(num_workers, Tiles::NumFloats(stride_));
     std::vector<Tiles> tiles;
+    tiles.reserve(workspaces.size());
     for (Workspace& workspace : workspaces) tiles.emplace_back(&workspace, stride_, math_);
     ParallelFor(num_items, num_workers, [&](int32_t worker, int64_t item) {
       // Causal masks leave most work to the last rows: hand those out first.
