@@ -11,25 +11,39 @@ std::vector<Kernel>& Kernels() {
   return kernels;
 }
 
-bool Serves(const Kernel& kernel, Device device, DataType dtype, int64_t head_dim) {
-  return kernel.device == device && head_dim > 0 && head_dim <= kernel.max_head_dim &&
-         head_dim % kernel.head_dim_multiple == 0 &&
+bool Serves(const Kernel& kernel, Target target, DataType dtype, int64_t head_dim) {
+  return kernel.device == target.device &&
+         kernel.min_compute_capability <= target.compute_capability && head_dim > 0 &&
+         head_dim <= kernel.max_head_dim && head_dim % kernel.head_dim_multiple == 0 &&
          std::find(kernel.dtypes.begin(), kernel.dtypes.end(), dtype) != kernel.dtypes.end();
+}
+
+bool IsBetter(const Kernel& kernel, const Kernel& than) {
+  if (kernel.min_compute_capability != than.min_compute_capability) {
+    return kernel.min_compute_capability > than.min_compute_capability;
+  }
+  return kernel.max_head_dim < than.max_head_dim;
+}
+
+std::string DescribeTarget(Target target) {
+  if (target.device == Device::kCpu) return "the CPU";
+  return "compute capability " + std::to_string(target.compute_capability / 10) + "." +
+         std::to_string(target.compute_capability % 10);
 }
 
 }  // namespace
 
 KernelRegistration::KernelRegistration(const Kernel& kernel) { Kernels().push_back(kernel); }
 
-Status FindKernel(Device device, DataType dtype, int64_t head_dim, const Kernel** found) {
+Status FindKernel(Target target, DataType dtype, int64_t head_dim, const Kernel** found) {
+  *found = nullptr;
   for (const Kernel& kernel : Kernels()) {
-    if (Serves(kernel, device, dtype, head_dim)) {
-      *found = &kernel;
-      return Status::Ok();
-    }
+    if (!Serves(kernel, target, dtype, head_dim)) continue;
+    if (*found == nullptr || IsBetter(kernel, **found)) *found = &kernel;
   }
-  return Status::Unsupported("no kernel for dtype " + std::string(DataTypeName(dtype)) +
-                             " and head_dim " + std::to_string(head_dim) +
+  if (*found != nullptr) return Status::Ok();
+  return Status::Unsupported("no kernel for " + DescribeTarget(target) + ", dtype " +
+                             DataTypeName(dtype) + " and head_dim " + std::to_string(head_dim) +
                              "; there is: " + DescribeKernels());
 }
 

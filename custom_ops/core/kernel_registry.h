@@ -3,32 +3,44 @@
 #include "core/params.h"
 #include "core/status.h"
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 namespace flashmask {
 
-enum class Device { kCpu };
+enum class Device { kCpu, kCuda };
+
+// Where a call is to run; `compute_capability` is 10 * major + minor of the GPU, 0 on the CPU.
+struct Target {
+  Device device = Device::kCpu;
+  int32_t compute_capability = 0;
+};
 
 // One kernel: what it serves and how to start it. Kernels register themselves by a static
-// `KernelRegistration`; `ops` looks them up and never names one.
+// `KernelRegistration`; `ops` and `capi` look them up and never name one.
 struct Kernel {
-  const char* name;  // folder of the kernel: "cpu"
+  const char* name;  // folder of the kernel: "cpu", "sm80"
   Device device;
+  int32_t min_compute_capability;
   std::vector<DataType> dtypes;
   int64_t head_dim_multiple;
   int64_t max_head_dim;
   Status (*forward)(const ForwardParams&);
   Status (*backward)(const BackwardParams&);
+  // Bytes of device memory that `execution.workspace` must have; null: none.
+  size_t (*forward_workspace)(const ForwardParams&);
+  size_t (*backward_workspace)(const BackwardParams&);
 };
 
 struct KernelRegistration {
   explicit KernelRegistration(const Kernel& kernel);
 };
 
-// Sets `*found` to the kernel for these, or fails saying what there is.
-Status FindKernel(Device device, DataType dtype, int64_t head_dim, const Kernel** found);
+// Sets `*found` to the kernel of the newest architecture that the target runs, with the least head
+// dim that holds `head_dim`, or fails saying what there is.
+Status FindKernel(Target target, DataType dtype, int64_t head_dim, const Kernel** found);
 
 // One line per registered kernel.
 std::string DescribeKernels();

@@ -35,6 +35,14 @@ struct MaskParams {
   int64_t window_right = kNoWindow;  // likewise to the right
 };
 
+// Where a call runs. The CPU uses num_threads, a GPU the rest.
+struct Execution {
+  int32_t num_threads = 1;
+  int32_t device = 0;         // CUDA ordinal
+  void* stream = nullptr;     // cudaStream_t of the caller
+  void* workspace = nullptr;  // device memory, as long as the kernel asked for, 256-byte aligned
+};
+
 struct ForwardParams {
   AttentionSizes sizes;
   DataType dtype = DataType::kFloat32;
@@ -45,7 +53,7 @@ struct ForwardParams {
   TensorView value;              // [B, Sk, Hk, D]
   TensorView out;                // [B, Sq, Hq, D]
   float* softmax_lse = nullptr;  // [B, Hq, Sq], contiguous, natural log, -inf if nothing is seen
-  int32_t num_threads = 1;       // CPU only
+  Execution execution;
 };
 
 struct BackwardParams {
@@ -63,7 +71,7 @@ struct BackwardParams {
   TensorView grad_query;                    // [B, Sq, Hq, D]
   TensorView grad_key;                      // [B, Sk, Hk, D]
   TensorView grad_value;                    // [B, Sk, Hk, D]
-  int32_t num_threads = 1;                  // CPU only
+  Execution execution;
 };
 
 }  // namespace flashmask

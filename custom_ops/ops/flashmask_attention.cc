@@ -21,7 +21,7 @@ bool IsGiven(const paddle::Tensor& tensor) { return tensor.defined() && tensor.i
 
 const Kernel& KernelFor(DataType dtype, int64_t head_dim) {
   const Kernel* kernel = nullptr;
-  RequireOk(FindKernel(Device::kCpu, dtype, head_dim, &kernel));
+  RequireOk(FindKernel(Target{}, dtype, head_dim, &kernel));
   return *kernel;
 }
 

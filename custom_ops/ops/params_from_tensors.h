@@ -96,7 +96,7 @@ void FillInputs(const paddle::Tensor& query,
   params->query = ViewOf(query);
   params->key = ViewOf(key);
   params->value = ViewOf(value);
-  params->num_threads = NumThreads();
+  params->execution.num_threads = NumThreads();
 }
 
 }  // namespace flashmask::ops

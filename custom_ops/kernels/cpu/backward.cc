@@ -96,7 +96,7 @@ class BackwardPass {
       : params_(params),
         sizes_(params.sizes),
         math_(ActiveTileMath(params.dtype)),
-        plan_(params.sizes, params.mask, params.num_threads),
+        plan_(params.sizes, params.mask, params.execution.num_threads),
         stride_(RoundUp(params.sizes.head_dim, kColumnStep)),
         group_(params.sizes.num_heads / params.sizes.num_heads_k),
         num_row_tiles_(NumTiles(params.sizes.seqlen_q, kTileRows)),
@@ -107,7 +107,7 @@ class BackwardPass {
     const int64_t num_rows = sizes_.batch * sizes_.num_heads * num_row_tiles_;
     const int64_t num_heads_k = sizes_.batch * sizes_.num_heads_k;
     const int64_t num_columns = num_heads_k * plan_.num_column_tiles();
-    const int32_t num_workers = NumWorkers(std::max(num_rows, num_columns), params_.num_threads);
+    const int32_t num_workers = NumWorkers(std::max(num_rows, num_columns), params_.execution.num_threads);
     std::vector<Workspace> workspaces = MakeWorkspaces(num_workers, Tiles::NumFloats(stride_));
     std::vector<Tiles> tiles;
     tiles.reserve(workspaces.size());
@@ -147,7 +147,7 @@ class BackwardPass {
 
   // Compares the products that the busiest thread does; heads are dealt out whole in one pass.
   bool OnePassIsBetter(int64_t num_heads_k) const {
-    const int64_t threads = std::max<int64_t>(1, params_.num_threads);
+    const int64_t threads = std::max<int64_t>(1, params_.execution.num_threads);
     const int64_t buffers = std::min(threads, num_heads_k);
     if (buffers * BufferFloats() * static_cast<int64_t>(sizeof(float)) > kMaxBufferBytes) {
       return false;

@@ -56,7 +56,7 @@ class ForwardPass {
       : params_(params),
         sizes_(params.sizes),
         math_(ActiveTileMath(params.dtype)),
-        plan_(params.sizes, params.mask, params.num_threads),
+        plan_(params.sizes, params.mask, params.execution.num_threads),
         stride_(RoundUp(params.sizes.head_dim, kColumnStep)),
         group_(params.sizes.num_heads / params.sizes.num_heads_k),
         num_row_tiles_(NumTiles(params.sizes.seqlen_q, kTileRows)),
@@ -65,7 +65,7 @@ class ForwardPass {
 
   void Run() {
     const int64_t num_items = sizes_.batch * sizes_.num_heads * num_row_tiles_;
-    const int32_t num_workers = NumWorkers(num_items, params_.num_threads);
+    const int32_t num_workers = NumWorkers(num_items, params_.execution.num_threads);
     std::vector<Workspace> workspaces = MakeWorkspaces(num_workers, Tiles::NumFloats(stride_));
     std::vector<Tiles> tiles;
     tiles.reserve(workspaces.size());
@@ -90,7 +90,7 @@ class ForwardPass {
       }
       return false;
     };
-    return PackedTensor(sizes_, params_.dtype, view, math_, layout, is_live, params_.num_threads);
+    return PackedTensor(sizes_, params_.dtype, view, math_, layout, is_live, params_.execution.num_threads);
   }
 
   void RunRowTile(int64_t batch, int64_t head, int64_t row_begin, Tiles* tiles) const {

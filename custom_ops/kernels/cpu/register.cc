@@ -8,14 +8,17 @@ namespace {
 
 // Only running out of memory throws here, and then ending the process is right.
 // NOLINTNEXTLINE(bugprone-throwing-static-initialization)
-const KernelRegistration kRegistration(
+const KernelRegistration registration(
     {"cpu",
      Device::kCpu,
+     0,
      {DataType::kFloat32, DataType::kFloat16, DataType::kBFloat16},
      kHeadDimMultiple,
      kMaxHeadDim,
      Forward,
-     Backward});
+     Backward,
+     nullptr,
+     nullptr});
 
 }  // namespace
 }  // namespace flashmask::cpu

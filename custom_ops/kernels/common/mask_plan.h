@@ -1,0 +1,45 @@
+#pragma once
+
+// The plan of a mask on the device: what the loops of all GPU kernels read instead of the indices.
+//
+// Built once per call by BuildMaskPlan (mask_plan.cu), in memory that is linear in the sequence:
+//   bounds   16 bytes a key: the two masked row intervals of a column, clipped, causal lowered
+//   ranges   32 bytes per 64 keys: what they do to a tile of rows (core/column_bounds.h)
+//   order    4 bytes per row block: row blocks of a mask, most live tiles first
+
+#include "core/column_bounds.h"
+#include "core/params.h"
+#include "core/status.h"
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace flashmask {
+
+constexpr int kPlanColumns = 64;    // columns of a range
+constexpr int kPlanRowBlock = 128;  // rows of an entry of `order`
+
+// Pointers to device memory, cut out of one workspace.
+struct MaskPlanView {
+  int4* bounds = nullptr;       // [masks, column_tiles * kPlanColumns]: lower, then upper interval
+  TileRange* ranges = nullptr;  // [masks, column_tiles]
+  int32_t* costs = nullptr;     // [masks, row_blocks]: live tiles of the row block
+  int32_t* order = nullptr;     // [masks, row_blocks]
+  int32_t num_masks = 0;        // batch times mask heads
+  int32_t num_column_tiles = 0;
+  int32_t num_row_blocks = 0;
+};
+
+// Bytes of the workspace that a plan needs.
+size_t MaskPlanBytes(const AttentionSizes& sizes);
+
+// Lays the plan out in `workspace` (256-byte aligned, MaskPlanBytes long); fills nothing.
+MaskPlanView LayOutMaskPlan(const AttentionSizes& sizes, void* workspace);
+
+// Enqueues the kernels that fill the plan.
+Status BuildMaskPlan(const AttentionSizes& sizes, const MaskParams& mask, const MaskPlanView& plan,
+                     cudaStream_t stream);
+
+}  // namespace flashmask

@@ -1,0 +1,116 @@
+#pragma once
+
+// Operands of m16n8k16 products between registers and swizzled shared tiles.
+//
+// Of a 16x8 float product, thread t of a warp holds row t / 4 (values 0 and 1) and row t / 4 + 8
+// (values 2 and 3), columns 2 (t % 4) and the next. PTX ISA 8.x, section 9.7.14.5.8.
+
+#include "kernels/ptx/ldmatrix.h"
+#include "kernels/sm80/shared_tile.cuh"
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+
+namespace flashmask::sm80 {
+
+// Rows [row, row + 16), depth [16 k, 16 k + 16) of a tile, as left operand.
+template <int kHeadDim>
+__device__ __forceinline__ void LoadLeft(uint32_t (&a)[4], uint32_t tile, int row, int k,
+                                         int lane) {
+  ptx::LdMatrixX4(a, tile + TileOffset<kHeadDim>(row + lane % 16, 2 * k + lane / 16));
+}
+
+// As right operands of two products: rows [row, row + 16) are the columns of the result, depth
+// [16 k, 16 k + 16) lies along the tile's rows. b[0], b[1] for the first 8 columns, b[2], b[3] next.
+template <int kHeadDim>
+__device__ __forceinline__ void LoadRightRows(uint32_t (&b)[4], uint32_t tile, int row, int k,
+                                              int lane) {
+  ptx::LdMatrixX4(b, tile + TileOffset<kHeadDim>(row + lane % 8 + lane / 16 * 8,
+                                                 2 * k + lane / 8 % 2));
+}
+
+// As right operands of two products: rows [row, row + 16) are the depth, columns of the result are
+// chunk `chunk` (8 of them: b[0], b[1]) and the next (b[2], b[3]).
+template <int kHeadDim>
+__device__ __forceinline__ void LoadRightColumns(uint32_t (&b)[4], uint32_t tile, int row,
+                                                 int chunk, int lane) {
+  ptx::LdMatrixX4Trans(b, tile + TileOffset<kHeadDim>(row + lane % 16, chunk + lane / 16));
+}
+
+template <typename Element>
+__device__ __forceinline__ uint32_t Pack(float low, float high);
+
+template <>
+__device__ __forceinline__ uint32_t Pack<__nv_bfloat16>(float low, float high) {
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+  return *reinterpret_cast<const uint32_t*>(&pair);
+}
+
+template <>
+__device__ __forceinline__ uint32_t Pack<__half>(float low, float high) {
+  const __half2 pair = __floats2half2_rn(low, high);
+  return *reinterpret_cast<const uint32_t*>(&pair);
+}
+
+// Two neighbouring 16x8 results as a 16x16 left operand.
+template <typename Element>
+__device__ __forceinline__ void LeftFromSums(const float (&first)[4], const float (&second)[4],
+                                             uint32_t (&a)[4]) {
+  a[0] = Pack<Element>(first[0], first[1]);
+  a[1] = Pack<Element>(first[2], first[3]);
+  a[2] = Pack<Element>(second[0], second[1]);
+  a[3] = Pack<Element>(second[2], second[3]);
+}
+
+__device__ __forceinline__ void Clear(float (&sums)[4]) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) sums[i] = 0.0f;
+}
+
+__device__ __forceinline__ void Negate(float (&sums)[4]) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) sums[i] = -sums[i];
+}
+
+// Over the four threads that hold a row.
+__device__ __forceinline__ float QuadMax(float value) {
+  value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, 1));
+  return fmaxf(value, __shfl_xor_sync(0xffffffffu, value, 2));
+}
+
+__device__ __forceinline__ float QuadSum(float value) {
+  value += __shfl_xor_sync(0xffffffffu, value, 1);
+  return value + __shfl_xor_sync(0xffffffffu, value, 2);
+}
+
+// 2^x; 0 below 2^-126. PTX ISA 8.x, section 9.7.3.21.
+__device__ __forceinline__ float Exp2(float x) {
+  float result;
+  asm("ex2.approx.ftz.f32 %0, %1;\n" : "=f"(result) : "f"(x));
+  return result;
+}
+
+// `column` is lower begin, lower end, upper begin, upper end. With half lines the lower interval
+// reaches to the last row and the upper one starts at the first.
+template <bool kHalfLines>
+__device__ __forceinline__ bool IsMaskedRow(int4 column, int32_t row) {
+  if (kHalfLines) return row >= column.x || row < column.w;
+  return (row >= column.x && row < column.y) || (row >= column.z && row < column.w);
+}
+
+__device__ __forceinline__ void StoreShared(uint32_t shared, uint32_t data) {
+  asm volatile("st.shared.u32 [%0], %1;\n" ::"r"(shared), "r"(data) : "memory");
+}
+
+__device__ __forceinline__ uint4 LoadShared(uint32_t shared) {
+  uint4 data;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];\n"
+               : "=r"(data.x), "=r"(data.y), "=r"(data.z), "=r"(data.w)
+               : "r"(shared)
+               : "memory");
+  return data;
+}
+
+}  // namespace flashmask::sm80

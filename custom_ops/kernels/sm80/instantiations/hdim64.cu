@@ -1,0 +1,21 @@
+#include "core/kernel_registry.h"
+#include "kernels/sm80/launch.cuh"
+
+namespace flashmask::sm80 {
+namespace {
+
+constexpr int kHeadDim = 64;
+
+const KernelRegistration registration({"sm80",
+                                       Device::kCuda,
+                                       80,
+                                       {DataType::kFloat16, DataType::kBFloat16},
+                                       8,
+                                       kHeadDim,
+                                       Forward<kHeadDim>,
+                                       nullptr,
+                                       ForwardWorkspace,
+                                       nullptr});
+
+}  // namespace
+}  // namespace flashmask::sm80

@@ -1,0 +1,100 @@
+#pragma once
+
+// From the params of a call to a launch of the sm80 kernels.
+
+#include "core/params.h"
+#include "core/status.h"
+#include "kernels/common/cuda_check.h"
+#include "kernels/common/mask_plan.h"
+#include "kernels/sm80/forward.cuh"
+#include "kernels/sm80/tile_config.h"
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+namespace flashmask::sm80 {
+
+constexpr float kLog2E = 1.4426950408889634f;
+// What of the L2 the keys and values of a section of heads may take.
+constexpr int64_t kSectionBytes = int64_t{24} << 20;
+
+// Whether every column's lower interval reaches to the last row and its upper one starts at the first.
+inline bool HasHalfLines(const MaskParams& mask) {
+  return mask.width == 0 || (mask.causal ? mask.width == 1 : mask.width == 2);
+}
+
+inline WorkOrder OrderOf(const AttentionSizes& sizes) {
+  const int64_t bytes_per_head = 2 * 2 * sizes.seqlen_k * sizes.head_dim;
+  const int64_t group = sizes.num_heads / sizes.num_heads_k;
+  const int64_t key_heads = std::max<int64_t>(1, kSectionBytes / std::max<int64_t>(1, bytes_per_head));
+  WorkOrder order;
+  order.num_heads_total = sizes.batch * sizes.num_heads;
+  order.heads_per_section = std::min(order.num_heads_total, key_heads * group);
+  return order;
+}
+
+inline ForwardArguments ArgumentsOf(const ForwardParams& params, const MaskPlanView& plan) {
+  const AttentionSizes& sizes = params.sizes;
+  ForwardArguments args;
+  args.query = params.query;
+  args.key = params.key;
+  args.value = params.value;
+  args.out = params.out;
+  args.softmax_lse = params.softmax_lse;
+  args.seqlen_q = static_cast<int32_t>(sizes.seqlen_q);
+  args.seqlen_k = static_cast<int32_t>(sizes.seqlen_k);
+  args.head_dim = static_cast<int32_t>(sizes.head_dim);
+  args.num_heads = static_cast<int32_t>(sizes.num_heads);
+  args.heads_per_key = static_cast<int32_t>(sizes.num_heads / sizes.num_heads_k);
+  args.heads_per_mask = static_cast<int32_t>(sizes.num_heads / sizes.num_heads_mask);
+  args.num_heads_mask = static_cast<int32_t>(sizes.num_heads_mask);
+  args.scale_log2 = std::max(std::fabs(params.softmax_scale) * kLog2E, kSmallestScale);
+  args.negate = params.softmax_scale < 0.0f;
+  args.order = OrderOf(sizes);
+  args.plan = plan;
+  return args;
+}
+
+template <typename Config, bool kHalfLines>
+Status LaunchForwardKernel(const ForwardArguments& args, unsigned blocks, cudaStream_t stream) {
+  constexpr int kSharedBytes = sizeof(ForwardShared<Config>);
+  const auto kernel = ForwardKernel<Config, kHalfLines>;
+  FLASHMASK_RETURN_IF_CUDA_FAILS(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes));
+  kernel<<<blocks, Config::kThreads, kSharedBytes, stream>>>(args);
+  return CudaStatus(cudaGetLastError(), "launch of the forward kernel");
+}
+
+template <typename Config>
+Status LaunchForward(const ForwardParams& params) {
+  const AttentionSizes& sizes = params.sizes;
+  const auto stream = static_cast<cudaStream_t>(params.execution.stream);
+  const MaskPlanView plan = LayOutMaskPlan(sizes, params.execution.workspace);
+  const int64_t blocks = sizes.batch * sizes.num_heads * plan.num_row_blocks;
+  if (blocks == 0) return Status::Ok();
+  if (blocks > INT32_MAX) {
+    return Status::Unsupported("more than 2^31 - 1 blocks of rows in one call");
+  }
+  const Status built = BuildMaskPlan(sizes, params.mask, plan, stream);
+  if (!built.ok()) return built;
+  const ForwardArguments args = ArgumentsOf(params, plan);
+  const auto launch = HasHalfLines(params.mask) ? LaunchForwardKernel<Config, true>
+                                                : LaunchForwardKernel<Config, false>;
+  return launch(args, static_cast<unsigned>(blocks), stream);
+}
+
+inline size_t ForwardWorkspace(const ForwardParams& params) { return MaskPlanBytes(params.sizes); }
+
+// Picks the element type; a registered kernel is asked only for the dtypes it lists.
+template <int kHeadDim>
+Status Forward(const ForwardParams& params) {
+  if (params.dtype == DataType::kFloat16) {
+    return LaunchForward<ForwardConfig<__half, kHeadDim>>(params);
+  }
+  return LaunchForward<ForwardConfig<__nv_bfloat16, kHeadDim>>(params);
+}
+
+}  // namespace flashmask::sm80

@@ -1,0 +1,25 @@
+#pragma once
+
+// Tile numbers of the sm80 kernels, by head dim. Shared memory per block must fit twice into the
+// 100 KB of the smallest sm_8x part for 64, once for 128 there and twice into the 164 KB of sm_80.
+
+#include <cstdint>
+
+namespace flashmask::sm80 {
+
+template <typename Element_, int kHeadDim_>
+struct ForwardConfig {
+  using Element = Element_;
+  static constexpr int kHeadDim = kHeadDim_;  // what the tiles hold; the tensors' may be less
+  static constexpr int kBlockRows = 128;
+  static constexpr int kBlockColumns = 64;
+  static constexpr int kWarps = 4;
+  static constexpr int kThreads = 32 * kWarps;
+  static constexpr int kBlocksPerSm = 2;
+  static constexpr int kRowsPerWarp = kBlockRows / kWarps;
+
+  static_assert(kHeadDim % 64 == 0, "a row of a tile is whole 128-byte segments for the swizzle");
+  static_assert(kRowsPerWarp % 16 == 0, "a warp's rows are whole rows of mma tiles");
+};
+
+}  // namespace flashmask::sm80
