@@ -85,12 +85,13 @@ build() {
     "$venv/bin/python" -m pip install --disable-pip-version-check --no-build-isolation -e "$root" \
         >"$log" 2>&1 ||
         fail "the operator could not be built, see .venv/quickstart.log: $(last_error)"
+    is_built || fail "the operator was built but does not load: $(tail -n 1 "$log")"
     printf '%s' "$sum" >"$stamp"
 }
 
 is_built() {
     (cd / && "$venv/bin/python" -c 'import paddle_flashmask; paddle_flashmask.load_ops()') \
-        >/dev/null 2>&1
+        >"$log" 2>&1
 }
 
 main() {
