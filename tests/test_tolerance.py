@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-
 from support import calls, cases, dense, tolerance
 from support.cases import AttentionCase, Mask
 
@@ -156,7 +155,7 @@ def test_fails_when_one_head_points_the_wrong_way(rng):
     dense_maths[0, 0, 0, 0] += 0.01
     ours = exact.copy()
     ours[:, :, 1] += 0.02 * rng.choice([-1, 1], (1, 400, 8))
-    with pytest.raises(AssertionError, match="cosine .* head 1"):
+    with pytest.raises(AssertionError, match=r"cosine .* head 1"):
         tolerance.assert_array_close("out", ours, exact, dense_maths, "float16")
 
 

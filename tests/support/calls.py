@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import paddle
-
-from paddle_flashmask import flashmask_attention
 from support import dense, tolerance
 from support.cases import AttentionCase, Mask
 from support.dense import Results
+
+from paddle_flashmask import flashmask_attention
 
 GRADIENTS = ("both", "out", "lse")
 

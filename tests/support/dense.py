@@ -76,7 +76,7 @@ def visible(
     match causal, len(bounds):
         case True, 1:
             masked = row >= bounds[0]
-        case (True, 2):
+        case True, 2:
             masked = (row >= bounds[0]) & (row < bounds[1])
         case False, 2:
             masked = (row >= bounds[0]) | (row < bounds[1])
@@ -111,7 +111,7 @@ def attention(
         grad_lse: [B, Hq, Sq].
         rounded: applied to every intermediate array.
     """
-    batch, seqlen_q, num_heads, head_dim = query.shape
+    batch, _, num_heads, head_dim = query.shape
     group = num_heads // key.shape[2]
     scale = head_dim**-0.5 if softmax_scale is None else softmax_scale
     seen = np.repeat(np.broadcast_to(seen, (batch, *seen.shape[1:])), num_heads // seen.shape[1], 1)

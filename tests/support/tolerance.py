@@ -4,25 +4,24 @@ An array of float16 or bfloat16 passes if
 
     max |ours - exact| <= 2 * max |dense - exact| + floor
 
-where `exact` is dense attention in float64, `dense` the same maths rounded to that dtype after every
-step, and `floor` = 2 * max |((exact + 0.3) - 0.3) - exact| with both operations in that dtype: what
-is lost by storing numbers of that size. An array of float32 passes if
+where `exact` is dense attention in float64, `dense` the same maths rounded to that dtype after
+every step, and `floor` = 2 * max |((exact + 0.3) - 0.3) - exact| with both operations in that
+dtype: what is lost by storing numbers of that size. An array of float32 passes if
 
     max |ours - exact| <= 1e-5 * max |exact| + 5e-6
 
 The logarithm of the softmax sums is float32 for every input and takes the rule of float32.
 
-Besides: nothing may be NaN or infinite but the lse of rows that see nothing, which must be -inf there
-and nowhere else; out and gradients of rows that see nothing and gradients of keys that nobody sees
-must be exactly 0; each head must point the right way (cosine >= 0.999) on its own, so that one wrong
-head cannot hide behind the others. The cosine is asked only of heads whose largest exact number is
-at least 64 times the error allowed above: below that it would measure rounding.
+Besides: nothing may be NaN or infinite but the lse of rows that see nothing, which must be -inf
+there and nowhere else; out and gradients of rows that see nothing and gradients of keys that nobody
+sees must be exactly 0; each head must point the right way (cosine >= 0.999) on its own, so that one
+wrong head cannot hide behind the others. The cosine is asked only of heads whose largest exact
+number is at least 64 times the error allowed above: below that it would measure rounding.
 """
 
 from __future__ import annotations
 
 import numpy as np
-
 from support.dense import ROUNDINGS, Results
 
 FLOAT32_RELATIVE = 1e-5
