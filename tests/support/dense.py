@@ -112,7 +112,8 @@ def attention(
         rounded: applied to every intermediate array.
     """
     batch, _, num_heads, head_dim = query.shape
-    group = num_heads // key.shape[2]
+    num_heads_k = key.shape[2]
+    group = num_heads // num_heads_k
     scale = head_dim**-0.5 if softmax_scale is None else softmax_scale
     seen = np.repeat(np.broadcast_to(seen, (batch, *seen.shape[1:])), num_heads // seen.shape[1], 1)
     q, k, v = (np.asarray(x, np.float64).transpose(0, 2, 1, 3) for x in (query, key, value))
@@ -137,9 +138,8 @@ def attention(
     grad_q = rounded(grad_scores @ k)
     grad_k = grad_scores.swapaxes(2, 3) @ q
     grad_v = weights.swapaxes(2, 3) @ grad
-    grad_k, grad_v = (
-        rounded(x.reshape(batch, -1, group, *x.shape[2:]).sum(axis=2)) for x in (grad_k, grad_v)
-    )
+    by_group = (batch, num_heads_k, group, *key.shape[1::2])
+    grad_k, grad_v = (rounded(x.reshape(by_group).sum(axis=2)) for x in (grad_k, grad_v))
     heads_second = (0, 2, 1, 3)
     return Results(
         out.transpose(heads_second),

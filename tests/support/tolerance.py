@@ -104,7 +104,8 @@ def assert_masked_is_zero(ours: Results, seen: np.ndarray) -> None:
         rows = getattr(ours, name).transpose(0, 2, 1, 3)[empty_row]
         assert not rows.any(), f"{name} of a row that sees nothing is not exactly 0"
     unseen_key = ~seen.any(axis=2)
-    unseen_key = unseen_key.reshape(batch, num_heads_k, -1, seen.shape[3]).all(axis=2)
+    unseen_key = unseen_key.reshape(batch, num_heads_k, num_heads // num_heads_k, seen.shape[3])
+    unseen_key = unseen_key.all(axis=2)
     for name in ("grad_key", "grad_value"):
         rows = getattr(ours, name).transpose(0, 2, 1, 3)[unseen_key]
         assert not rows.any(), f"{name} of a key that nobody sees is not exactly 0"
