@@ -1,11 +1,10 @@
 """Build the operator library: setuptools' own `setup` with Paddle's `CppExtension`.
 
 `pip install --no-build-isolation [-e] .` runs this file through `tools/build_backend.py`; as a
-script it knows setuptools' commands, `install` through pip. Environment: CXX, MAX_JOBS (parallel
-compiles; default: the cores), FLASHMASK_CXXFLAGS (appended to the flags).
-
-Paddle's `BuildExtension` (3.3.1) prints a failed compile and links what lies there, misses edited
-headers, and leaves a stub and the builder's paths behind. Here every build is whole and afresh.
+script it knows setuptools' commands, `install` through pip. Environment: CXX, MAX_JOBS (compiles
+at a time; default: the cores), FLASHMASK_CXXFLAGS (appended to the flags). Paddle's own
+`BuildExtension` (3.3.1) prints a failed compile and links what lies there, misses edited headers,
+and leaves a stub and the builder's paths behind. Here every build is whole and afresh.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ CXX_FLAGS = [
     *("-O3", "-g0", "-std=c++17", "-fPIC", "-pthread", "-fvisibility=hidden", "-ffp-contract=fast"),
     # Paddle's headers without Python: faster to compile, and no dependence on Python's version.
     *("-DPADDLE_NO_PYTHON", "-D_GLIBCXX_USE_CXX11_ABI=1"),
-    # The builder's folders stay out of messages and of the library.
+    # Keep the builder's folders out of messages and of the library.
     *(f"-ffile-prefix-map={path}/=" for path in (ROOT, Path(paddle.__file__).parent.parent)),
 ]
 
@@ -57,8 +56,8 @@ def run(command: list[str], failure: type[Exception], action: str) -> str:
 
 def remove_library(folder: Path) -> None:
     """Remove what any build, ours or Paddle's, left in `folder`: the loader wants one library."""
-    for path in [*folder.glob("_custom_ops*.so"), folder / BUILD_INFO]:
-        path.unlink(missing_ok=True)
+    for path in (*folder.glob("_custom_ops*.so"), *folder.glob(BUILD_INFO)):
+        path.unlink()
 
 
 class BuildOps(BuildExtension):
@@ -81,8 +80,6 @@ class BuildOps(BuildExtension):
         compiler = shlex.split(os.environ.get("CXX") or "c++")
         if shutil.which(compiler[0]) is None:
             raise CompileError(f"no C++ compiler {compiler[0]!r} was found; install g++ or set CXX")
-        if not ext.sources:
-            raise CompileError("no source was found under custom_ops")
         library = Path(self.get_ext_fullpath(ext.name)).resolve()
         library.parent.mkdir(parents=True, exist_ok=True)
         remove_library(library.parent)
@@ -101,9 +98,9 @@ class BuildOps(BuildExtension):
             # No run path: Paddle, which is imported first, has loaded its own libraries.
             link = [*(f"-L{path}" for path in ext.library_dirs), *ext.extra_link_args]
             run([*compiler, *objects, *link, "-o", str(library)], LinkError, "linking")
-        built = {"project_version": self.distribution.get_version(), "with_cuda": False}
-        version = run([*compiler, "--version"], CompileError, "asking the compiler's version")
-        built |= {"paddle_version": paddle.__version__, "compiler": version.splitlines()[0]}
+        version = run([*compiler, "--version"], CompileError, "--version").splitlines()[0]
+        built = {"paddle": paddle.__version__, "with_cuda": False, "compiler": version}
+        built["project"] = self.distribution.get_version()
         library.with_name(BUILD_INFO).write_text(json.dumps(built, indent=2) + "\n")
 
     def copy_extensions_to_source(self) -> None:
@@ -129,8 +126,11 @@ class PipInstall(install):
 def main() -> None:
     """Run setuptools on the project; the metadata is in `pyproject.toml`."""
     os.chdir(ROOT)
+    sources = sorted(map(str, Path("custom_ops").rglob("*.cc")))
+    if not sources:
+        raise SystemExit("setup_ops.py: no C++ source was found under custom_ops")
     extension = CppExtension(
-        sources=sorted(map(str, Path("custom_ops").rglob("*.cc"))),
+        sources,
         depends=[*map(str, Path("custom_ops").rglob("*.h")), *BUILD_SCRIPTS],
         include_dirs=[str(ROOT / "custom_ops")],
         extra_compile_args=CXX_FLAGS,

@@ -6,7 +6,7 @@ data workers may build masks (`paddle_flashmask.recipes`, `.packing`, `.indices`
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from paddle_flashmask.version import __version__
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["__version__", "flashmask_attention", "load_ops"]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name == "flashmask_attention":
         from paddle_flashmask.attention import flashmask_attention
 

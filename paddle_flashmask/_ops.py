@@ -1,7 +1,8 @@
 """The operator library: found beside this file, registered with Paddle once, called by name.
 
 The only module that touches the library. Environment, read when the library is loaded:
-    FLASHMASK_CPU_ISA: instruction set of the CPU kernel: auto (default), portable, avx2, avx512.
+    FLASHMASK_CPU_ISA: instruction set of the CPU kernel: auto (default), portable, avx2,
+        avx512, avx512_bf16.
 """
 
 from __future__ import annotations
@@ -11,11 +12,10 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import paddle
 from paddle.base.framework import OpProtoHolder
-from paddle.utils.cpp_extension import load_op_meta_info_and_register_op
+from paddle.utils.cpp_extension.extension_utils import load_op_meta_info_and_register_op
 
 OP_NAME = "paddle_flashmask_attention"
 FOLDER = Path(__file__).resolve().parent
@@ -118,7 +118,7 @@ def set_tile_skipping(on: bool) -> None:
 
 
 def set_cpu_isa(name: str) -> None:
-    """Choose the instruction set of the CPU kernel: auto, portable, avx2 or avx512.
+    """Choose the instruction set of the CPU kernel: auto, portable, avx2, avx512 or avx512_bf16.
 
     Raises:
         ValueError: no such name, or this machine cannot run it.
@@ -178,11 +178,14 @@ def _check_build(path: Path) -> None:
     try:
         built_for = str(json.loads(record.read_text(encoding="utf-8"))["paddle"])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ImportError(f"{record} does not say what was built ({error}); {BUILD_HINT}") from error
-    if built_for != paddle.__version__:
         raise ImportError(
-            f"paddle_flashmask was built for Paddle {built_for}, found Paddle "
-            f"{paddle.__version__}; rebuild: pip install --no-build-isolation --force-reinstall ."
+            f"{record} does not say what was built ({error}); {BUILD_HINT}"
+        ) from error
+    found = paddle.version.full_version
+    if built_for != found:
+        raise ImportError(
+            f"paddle_flashmask was built for Paddle {built_for}, found Paddle {found}; "
+            "rebuild: pip install --no-build-isolation --force-reinstall ."
         )
 
 
@@ -194,7 +197,7 @@ def _is_loaded(path: Path) -> bool:
     return True
 
 
-def _set_cpu_isa(loaded: Any, name: str) -> None:
+def _set_cpu_isa(loaded: ctypes.CDLL, name: str) -> None:
     if not isinstance(name, str):
         raise TypeError(f"name must be a str; got {type(name).__name__} {name!r}")
     message: bytes | None = loaded.flashmask_set_cpu_isa(name.encode())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
-from typing import Any
+from typing import TypeGuard
 
 import numpy as np
 import paddle
@@ -122,18 +122,17 @@ def flashmask_attention(
 
 def _check_supported(
     *,
-    dropout: Any,
-    training: Any,
-    return_seed_offset: Any,
-    fixed_seed_offset: Any,
-    rng_name: Any,
-    name: Any,
-    block_mask: Any,
+    dropout: object,
+    training: object,
+    return_seed_offset: object,
+    fixed_seed_offset: object,
+    rng_name: object,
+    name: object,
+    block_mask: object,
 ) -> None:
     _check_flag("training", training)
     _check_flag("return_seed_offset", return_seed_offset)
-    if isinstance(dropout, (bool, np.bool_)) or not isinstance(dropout, numbers.Real):
-        raise TypeError(f"dropout must be a float; got {type(dropout).__name__} {dropout!r}")
+    dropout = _number("dropout", dropout)
     if not 0.0 <= dropout <= 1.0:
         raise ValueError(f"dropout must be in [0, 1]; got {dropout}")
     if dropout > 0.0 and training:
@@ -159,22 +158,30 @@ def _check_supported(
             )
 
 
-def _describe(value: Any) -> str:
+def _describe(value: object) -> str:
     if _is_tensor(value):
         return f"a Tensor of shape {list(value.shape)}"
     return f"{type(value).__name__} {value!r}"
 
 
-def _check_flag(argument: str, value: Any) -> None:
+def _check_flag(argument: str, value: object) -> None:
     if not isinstance(value, (bool, np.bool_)):
         raise TypeError(f"{argument} must be a bool; got {_describe(value)}")
 
 
-def _is_tensor(value: Any) -> bool:
-    return isinstance(value, (paddle.Tensor, paddle.pir.Value, paddle.static.Variable))
+def _number(argument: str, value: object) -> float:
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Real):
+        raise TypeError(f"{argument} must be a float; got {_describe(value)}")
+    return float(value)
 
 
-def _check_tensor(argument: str, value: Any) -> None:
+def _is_tensor(value: object) -> TypeGuard[paddle.Tensor]:
+    # A static graph has values of its own, with the same attributes.
+    static_value = paddle.base.libpaddle.pir.Value
+    return isinstance(value, (paddle.Tensor, static_value, paddle.static.Variable))
+
+
+def _check_tensor(argument: str, value: object) -> None:
     if not _is_tensor(value):
         raise TypeError(
             f"{argument} must be a paddle.Tensor {AXES}; got {type(value).__module__}."
@@ -201,7 +208,7 @@ def _auto_cast(*tensors: paddle.Tensor) -> tuple[paddle.Tensor, ...]:
 def _amp_black_list() -> frozenset[str]:
     if paddle.in_dynamic_mode():
         return frozenset(paddle.base.framework._dygraph_tracer()._get_amp_op_list()[1])
-    return frozenset(paddle.base.core._get_amp_op_list()[1])
+    return frozenset(paddle.base.core._get_amp_op_list()[1])  # type: ignore[attr-defined]
 
 
 def _check_dtypes(query: paddle.Tensor, key: paddle.Tensor, value: paddle.Tensor) -> None:
@@ -217,9 +224,7 @@ def _check_dtypes(query: paddle.Tensor, key: paddle.Tensor, value: paddle.Tensor
 def _check_shapes(query: paddle.Tensor, key: paddle.Tensor, value: paddle.Tensor) -> None:
     for argument, tensor in (("query", query), ("key", key), ("value", value)):
         if len(tensor.shape) != len(query.shape) or len(tensor.shape) != 4:
-            raise ValueError(
-                f"{argument} must have 4 axes {AXES}; got shape {list(tensor.shape)}"
-            )
+            raise ValueError(f"{argument} must have 4 axes {AXES}; got shape {list(tensor.shape)}")
     shapes = f"got query {list(query.shape)}, key {list(key.shape)}, value {list(value.shape)}"
     if not _agree(query.shape[0], key.shape[0], value.shape[0]):
         raise ValueError(f"query, key and value must have one batch size; {shapes}")
@@ -262,7 +267,7 @@ def _check_head_dim(head_dim: int, shapes: str) -> None:
 
 
 def _checked_indices(
-    startend_row_indices: Any, query: paddle.Tensor, key: paddle.Tensor, *, causal: bool
+    startend_row_indices: object, query: paddle.Tensor, key: paddle.Tensor, *, causal: bool
 ) -> paddle.Tensor | None:
     if startend_row_indices is None:
         return None
@@ -271,27 +276,30 @@ def _checked_indices(
             "startend_row_indices must be a Tensor or a numpy array; got a ColumnMask: "
             "write flashmask_attention(query, key, value, *mask)"
         )
-    is_array = isinstance(startend_row_indices, np.ndarray)
-    if not is_array and not _is_tensor(startend_row_indices):
+    if isinstance(startend_row_indices, np.ndarray):
+        dtype = str(startend_row_indices.dtype)
+    elif _is_tensor(startend_row_indices):
+        dtype = _dtype_name(startend_row_indices)
+    else:
         raise TypeError(
             f"startend_row_indices must be a paddle.Tensor or a numpy array; "
             f"got {_describe(startend_row_indices)}"
         )
     indices.check_form(
         tuple(startend_row_indices.shape),
-        str(startend_row_indices.dtype) if is_array else _dtype_name(startend_row_indices),
+        dtype,
         causal=causal,
         batch=query.shape[0],
         num_heads=query.shape[2],
         num_heads_k=key.shape[2],
         seqlen_k=key.shape[1],
     )
-    if is_array:
+    if isinstance(startend_row_indices, np.ndarray):
         return paddle.to_tensor(startend_row_indices)
     return startend_row_indices
 
 
-def _window(window_size: Any, startend_row_indices: paddle.Tensor | None) -> tuple[int, int]:
+def _window(window_size: object, startend_row_indices: paddle.Tensor | None) -> tuple[int, int]:
     if window_size is None:
         return NO_WINDOW, NO_WINDOW
     widths = window_size if isinstance(window_size, (tuple, list)) else (window_size, window_size)
@@ -315,12 +323,10 @@ def _window(window_size: Any, startend_row_indices: paddle.Tensor | None) -> tup
     return left, right
 
 
-def _scale(softmax_scale: Any, head_dim: int) -> float:
+def _scale(softmax_scale: object, head_dim: int) -> float:
     if softmax_scale is None:
         return 1.0 / math.sqrt(head_dim)
-    if isinstance(softmax_scale, (bool, np.bool_)) or not isinstance(softmax_scale, numbers.Real):
-        raise TypeError(f"softmax_scale must be a float; got {_describe(softmax_scale)}")
-    scale = float(softmax_scale)
+    scale = _number("softmax_scale", softmax_scale)
     if not math.isfinite(scale):
         raise ValueError(f"softmax_scale must be finite; got {scale}")
     return scale

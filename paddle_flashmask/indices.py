@@ -110,7 +110,8 @@ def check_form(
         raise ValueError(f"{name} must have at least 1 mask head; got shape {list(shape)}")
     if not _same(shape[2], seqlen_k):
         raise ValueError(
-            f"{name} must have one column per key, {seqlen_k}; got {shape[2]} in shape {list(shape)}"
+            f"{name} must have one column per key, {seqlen_k}; "
+            f"got {shape[2]} in shape {list(shape)}"
         )
 
 
@@ -246,12 +247,10 @@ def narrow(startend_row_indices: Int32Array, *, causal: bool, seqlen_q: int) -> 
     diagonal = diagonal_rows(seqlen_q, bounds.shape[2])
     above_is_masked = (first[0] == 0) & (first[1] >= diagonal) | (diagonal == 0)
     if above_is_masked.all():
-        below = [(np.maximum(start, diagonal), np.maximum(end, diagonal)) for start, end in (first, second)]
-        one_run = (below[0][0] >= below[0][1]) | (below[1][0] >= below[1][1])
-        if one_run.all():
-            use_second = below[0][0] >= below[0][1]
-            start = np.where(use_second, below[1][0], below[0][0])
-            end = np.where(use_second, below[1][1], below[0][1])
+        first_below, second_below = np.maximum(first, diagonal), np.maximum(second, diagonal)
+        first_is_empty = first_below[0] >= first_below[1]
+        if (first_is_empty | (second_below[0] >= second_below[1])).all():
+            start, end = np.where(first_is_empty, second_below, first_below)
             empty = start >= end
             start, end = np.where(empty, seqlen_q, start), np.where(empty, seqlen_q, end)
             if (end == seqlen_q).all():
@@ -293,7 +292,8 @@ def to_dense(startend_row_indices: Int32Array, *, causal: bool, seqlen_q: int) -
     row = np.arange(seqlen_q, dtype=np.int32)[:, None]
     masked = (row >= lower_start) & (row < lower_end)
     masked |= (row >= upper_start) & (row < upper_end)
-    return ~masked
+    visible: BoolArray = ~masked
+    return visible
 
 
 def _same(size: int, wanted: int | None) -> bool:

@@ -43,4 +43,5 @@ def dense_attention(
     weights = paddle.nn.functional.softmax(scores, axis=-1)
     if mask is not None:
         weights = paddle.where(mask, weights, paddle.zeros([], weights.dtype))
-    return paddle.matmul(weights, values).transpose(heads_first)
+    out: paddle.Tensor = paddle.matmul(weights, values).transpose(heads_first)
+    return out

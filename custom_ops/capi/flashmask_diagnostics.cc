@@ -1,10 +1,10 @@
 #include "capi/flashmask_diagnostics.h"
 
-#include <string>
-
 #include "core/diagnostics.h"
 #include "core/kernel_registry.h"
 #include "core/status.h"
+
+#include <string>
 
 void flashmask_tile_counts(int64_t counts[6]) {
   const flashmask::TileCounts forward = flashmask::ForwardTileCounter().Read();

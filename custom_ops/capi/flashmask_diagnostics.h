@@ -20,8 +20,8 @@ FLASHMASK_EXPORT void flashmask_reset_tile_counts();
 // 0: compute every tile and mask it cell by cell; 1: skip dead tiles (the default).
 FLASHMASK_EXPORT void flashmask_set_tile_skipping(int32_t on);
 
-// "auto", "portable", "avx2" or "avx512". Returns null, or a message that lives until the next call
-// from the same thread.
+// "auto", "portable", "avx2", "avx512" or "avx512_bf16". Returns null, or a message that lives
+// until the next call from the same thread.
 FLASHMASK_EXPORT const char* flashmask_set_cpu_isa(const char* name);
 FLASHMASK_EXPORT const char* flashmask_cpu_isa();
 

@@ -7,9 +7,9 @@
 // The diagonal is aligned to the bottom right: row i may see column j only if
 // j <= i + seqlen_k - seqlen_q.
 
-#include <cstdint>
-
 #include "core/params.h"
+
+#include <cstdint>
 
 #if defined(__CUDACC__)
 #define FLASHMASK_HOST_DEVICE __host__ __device__ __forceinline__
@@ -52,8 +52,10 @@ FLASHMASK_HOST_DEVICE int32_t MaxRow(int32_t a, int32_t b) { return a > b ? a : 
 FLASHMASK_HOST_DEVICE int32_t MinRow(int32_t a, int32_t b) { return a < b ? a : b; }
 
 // `indices` points at the `mask.width` numbers of `column`, unused if width is 0.
-FLASHMASK_HOST_DEVICE ColumnBounds LowerColumn(const MaskParams& mask, const int32_t* indices,
-                                               int64_t column, int64_t seqlen_q,
+FLASHMASK_HOST_DEVICE ColumnBounds LowerColumn(const MaskParams& mask,
+                                               const int32_t* indices,
+                                               int64_t column,
+                                               int64_t seqlen_q,
                                                int64_t seqlen_k) {
   const int32_t last = static_cast<int32_t>(seqlen_q);
   const int64_t diagonal = column - (seqlen_k - seqlen_q);
@@ -111,7 +113,8 @@ FLASHMASK_HOST_DEVICE void AddColumn(RowInterval rows, IntervalRange* range) {
 
 // Class of the tile of rows [row_begin, row_end) by the columns behind `range`. kSkip and kFull are
 // exact promises; kPartial may still turn out to be all masked or all visible.
-FLASHMASK_HOST_DEVICE TileClass ClassifyTile(const TileRange& range, int32_t row_begin,
+FLASHMASK_HOST_DEVICE TileClass ClassifyTile(const TileRange& range,
+                                             int32_t row_begin,
                                              int32_t row_end) {
   const RowInterval lower = range.lower.cover;
   const RowInterval upper = range.upper.cover;

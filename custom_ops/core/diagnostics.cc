@@ -3,7 +3,11 @@
 namespace flashmask {
 namespace {
 
-constexpr CpuIsa kIsas[] = {CpuIsa::kAuto, CpuIsa::kPortable, CpuIsa::kAvx2, CpuIsa::kAvx512};
+constexpr CpuIsa kIsas[] = {CpuIsa::kAuto,
+                            CpuIsa::kPortable,
+                            CpuIsa::kAvx2,
+                            CpuIsa::kAvx512,
+                            CpuIsa::kAvx512Bf16};
 
 std::atomic<bool> tile_skipping{true};
 std::atomic<int> requested_isa{static_cast<int>(CpuIsa::kAuto)};
@@ -16,9 +20,12 @@ bool MachineRuns(CpuIsa isa) {
     case CpuIsa::kAvx512:
       return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
              __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+    case CpuIsa::kAvx512Bf16:
+      return MachineRuns(CpuIsa::kAvx512) && __builtin_cpu_supports("avx512bf16");
 #else
     case CpuIsa::kAvx2:
     case CpuIsa::kAvx512:
+    case CpuIsa::kAvx512Bf16:
       return false;
 #endif
     default:
@@ -27,6 +34,7 @@ bool MachineRuns(CpuIsa isa) {
 }
 
 CpuIsa BestIsa() {
+  if (MachineRuns(CpuIsa::kAvx512Bf16)) return CpuIsa::kAvx512Bf16;
   if (MachineRuns(CpuIsa::kAvx512)) return CpuIsa::kAvx512;
   if (MachineRuns(CpuIsa::kAvx2)) return CpuIsa::kAvx2;
   return CpuIsa::kPortable;
@@ -75,13 +83,14 @@ Status RequestCpuIsa(const std::string& name) {
     return Status::Ok();
   }
   return Status::InvalidArgument(
-      "the CPU instruction set must be auto, portable, avx2 or avx512; got '" + name + "'");
+      "the CPU instruction set must be auto, portable, avx2, avx512 or avx512_bf16; got '" + name +
+      "'");
 }
 
 CpuIsa ActiveCpuIsa() {
   const CpuIsa requested = RequestedCpuIsa();
-  static const CpuIsa best = BestIsa();
-  return requested == CpuIsa::kAuto ? best : requested;
+  static const CpuIsa kBest = BestIsa();
+  return requested == CpuIsa::kAuto ? kBest : requested;
 }
 
 const char* CpuIsaName(CpuIsa isa) {
@@ -92,6 +101,8 @@ const char* CpuIsaName(CpuIsa isa) {
       return "avx2";
     case CpuIsa::kAvx512:
       return "avx512";
+    case CpuIsa::kAvx512Bf16:
+      return "avx512_bf16";
     default:
       return "auto";
   }

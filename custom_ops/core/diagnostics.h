@@ -2,11 +2,12 @@
 
 // Switches and counters for tests and for people who want to see what a kernel did.
 
+#include "core/column_bounds.h"
+#include "core/status.h"
+
 #include <atomic>
 #include <cstdint>
 #include <string>
-
-#include "core/status.h"
 
 namespace flashmask {
 
@@ -15,6 +16,10 @@ struct TileCounts {
   int64_t skipped = 0;
   int64_t partial = 0;
   int64_t full = 0;
+
+  void Count(TileClass tile_class) {
+    ++(tile_class == TileClass::kSkip ? skipped : tile_class == TileClass::kFull ? full : partial);
+  }
 };
 
 class TileCounter {
@@ -37,11 +42,12 @@ bool TileSkipping();
 void SetTileSkipping(bool on);
 
 // Instruction sets of the CPU kernel, in ascending order of preference.
-enum class CpuIsa : int { kAuto = -1, kPortable = 0, kAvx2 = 1, kAvx512 = 2 };
+enum class CpuIsa : int { kAuto = -1, kPortable = 0, kAvx2 = 1, kAvx512 = 2, kAvx512Bf16 = 3 };
 
 // The one asked for; kAuto unless somebody asked.
 CpuIsa RequestedCpuIsa();
-// `name` is "auto", "portable", "avx2" or "avx512"; fails if this machine cannot run it.
+// `name` is "auto", "portable", "avx2", "avx512" or "avx512_bf16"; fails if this machine cannot run
+// it.
 Status RequestCpuIsa(const std::string& name);
 // The one that kernels use now: the requested one, or the best that this machine runs.
 CpuIsa ActiveCpuIsa();

@@ -29,14 +29,14 @@ Status FindKernel(Device device, DataType dtype, int64_t head_dim, const Kernel*
     }
   }
   return Status::Unsupported("no kernel for dtype " + std::string(DataTypeName(dtype)) +
-                             " and head_dim " + std::to_string(head_dim) + "; there is: " +
-                             DescribeKernels());
+                             " and head_dim " + std::to_string(head_dim) +
+                             "; there is: " + DescribeKernels());
 }
 
 std::string DescribeKernels() {
   std::string text;
   for (const Kernel& kernel : Kernels()) {
-    if (!text.empty()) text += "\n";
+    if (!text.empty()) text += '\n';
     text += std::string(kernel.name) + ":";
     for (const DataType dtype : kernel.dtypes) text += std::string(" ") + DataTypeName(dtype);
     text += ", head_dim a multiple of " + std::to_string(kernel.head_dim_multiple) + " up to " +

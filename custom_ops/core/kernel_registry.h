@@ -1,11 +1,11 @@
 #pragma once
 
+#include "core/params.h"
+#include "core/status.h"
+
 #include <cstdint>
 #include <string>
 #include <vector>
-
-#include "core/params.h"
-#include "core/status.h"
 
 namespace flashmask {
 

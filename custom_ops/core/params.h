@@ -40,12 +40,12 @@ struct ForwardParams {
   DataType dtype = DataType::kFloat32;
   float softmax_scale = 1.0f;
   MaskParams mask;
-  TensorView query;               // [B, Sq, Hq, D]
-  TensorView key;                 // [B, Sk, Hk, D]
-  TensorView value;               // [B, Sk, Hk, D]
-  TensorView out;                 // [B, Sq, Hq, D]
-  float* softmax_lse = nullptr;   // [B, Hq, Sq], contiguous, natural log, -inf if nothing is seen
-  int32_t num_threads = 1;        // CPU only
+  TensorView query;              // [B, Sq, Hq, D]
+  TensorView key;                // [B, Sk, Hk, D]
+  TensorView value;              // [B, Sk, Hk, D]
+  TensorView out;                // [B, Sq, Hq, D]
+  float* softmax_lse = nullptr;  // [B, Hq, Sq], contiguous, natural log, -inf if nothing is seen
+  int32_t num_threads = 1;       // CPU only
 };
 
 struct BackwardParams {
@@ -53,17 +53,17 @@ struct BackwardParams {
   DataType dtype = DataType::kFloat32;
   float softmax_scale = 1.0f;
   MaskParams mask;
-  TensorView query;                           // [B, Sq, Hq, D]
-  TensorView key;                             // [B, Sk, Hk, D]
-  TensorView value;                           // [B, Sk, Hk, D]
-  TensorView out;                             // [B, Sq, Hq, D]
-  const float* softmax_lse = nullptr;         // [B, Hq, Sq]
-  TensorView grad_out;                        // [B, Sq, Hq, D]; data null: zero
-  const float* grad_softmax_lse = nullptr;    // [B, Hq, Sq]; null: zero
-  TensorView grad_query;                      // [B, Sq, Hq, D]
-  TensorView grad_key;                        // [B, Sk, Hk, D]
-  TensorView grad_value;                      // [B, Sk, Hk, D]
-  int32_t num_threads = 1;                    // CPU only
+  TensorView query;                         // [B, Sq, Hq, D]
+  TensorView key;                           // [B, Sk, Hk, D]
+  TensorView value;                         // [B, Sk, Hk, D]
+  TensorView out;                           // [B, Sq, Hq, D]
+  const float* softmax_lse = nullptr;       // [B, Hq, Sq]
+  TensorView grad_out;                      // [B, Sq, Hq, D]; data null: zero
+  const float* grad_softmax_lse = nullptr;  // [B, Hq, Sq]; null: zero
+  TensorView grad_query;                    // [B, Sq, Hq, D]
+  TensorView grad_key;                      // [B, Sk, Hk, D]
+  TensorView grad_value;                    // [B, Sk, Hk, D]
+  int32_t num_threads = 1;                  // CPU only
 };
 
 }  // namespace flashmask

@@ -5,7 +5,8 @@
 
 namespace flashmask {
 
-// Result of everything below `ops`: nothing there throws, `ops` turns a failure into a Paddle error.
+// Result of everything below `ops`: nothing there throws, `ops` turns a failure into a Paddle
+// error.
 class [[nodiscard]] Status {
  public:
   enum class Code { kOk, kInvalidArgument, kUnsupported, kOutOfMemory };

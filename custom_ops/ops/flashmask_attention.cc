@@ -1,13 +1,14 @@
 // The Paddle operator: registration, shape and dtype rules, entry of forward and backward.
 
-#include <cstdint>
-#include <vector>
-
 #include "core/kernel_registry.h"
 #include "core/params.h"
 #include "ops/params_from_tensors.h"
 #include "ops/tensor_checks.h"
+
 #include "paddle/extension.h"
+
+#include <cstdint>
+#include <vector>
 
 namespace flashmask::ops {
 namespace {
@@ -24,28 +25,43 @@ const Kernel& KernelFor(DataType dtype, int64_t head_dim) {
   return *kernel;
 }
 
-std::vector<paddle::Tensor> Forward(const paddle::Tensor& query, const paddle::Tensor& key,
+std::vector<paddle::Tensor> Forward(const paddle::Tensor& query,
+                                    const paddle::Tensor& key,
                                     const paddle::Tensor& value,
                                     const OptionalTensor& startend_row_indices,
-                                    float softmax_scale, bool causal, int64_t window_left,
+                                    float softmax_scale,
+                                    bool causal,
+                                    int64_t window_left,
                                     int64_t window_right) {
   ForwardParams params;
-  FillInputs(query, key, value, startend_row_indices, softmax_scale, causal, window_left,
-             window_right, &params);
+  FillInputs(query,
+             key,
+             value,
+             startend_row_indices,
+             softmax_scale,
+             causal,
+             window_left,
+             window_right,
+             &params);
   const AttentionSizes& sizes = params.sizes;
   const Kernel& kernel = KernelFor(params.dtype, sizes.head_dim);
   paddle::Tensor out = paddle::empty(query.shape(), query.dtype(), query.place());
   paddle::Tensor softmax_lse = paddle::empty({sizes.batch, sizes.num_heads, sizes.seqlen_q},
-                                             paddle::DataType::FLOAT32, query.place());
+                                             paddle::DataType::FLOAT32,
+                                             query.place());
   params.out = ViewOf(out);
   params.softmax_lse = softmax_lse.data<float>();
   RequireOk(kernel.forward(params));
   return {out, softmax_lse};
 }
 
-std::vector<Shape> InferForwardShape(const Shape& query, const Shape& key, const Shape& value,
+std::vector<Shape> InferForwardShape(const Shape& query,
+                                     const Shape& key,
+                                     const Shape& value,
                                      const paddle::optional<Shape>& startend_row_indices,
-                                     float softmax_scale, bool causal, int64_t window_left,
+                                     float softmax_scale,
+                                     bool causal,
+                                     int64_t window_left,
                                      int64_t window_right) {
   (void)key, (void)value, (void)startend_row_indices, (void)softmax_scale, (void)causal;
   (void)window_left, (void)window_right;
@@ -53,23 +69,41 @@ std::vector<Shape> InferForwardShape(const Shape& query, const Shape& key, const
 }
 
 std::vector<paddle::DataType> InferForwardDtype(
-    const paddle::DataType& query, const paddle::DataType& key, const paddle::DataType& value,
-    const paddle::optional<paddle::DataType>& startend_row_indices, float softmax_scale,
-    bool causal, int64_t window_left, int64_t window_right) {
+    const paddle::DataType& query,
+    const paddle::DataType& key,
+    const paddle::DataType& value,
+    const paddle::optional<paddle::DataType>& startend_row_indices,
+    float softmax_scale,
+    bool causal,
+    int64_t window_left,
+    int64_t window_right) {
   (void)key, (void)value, (void)startend_row_indices, (void)softmax_scale, (void)causal;
   (void)window_left, (void)window_right;
   return {query, paddle::DataType::FLOAT32};
 }
 
-std::vector<paddle::Tensor> Backward(
-    const paddle::Tensor& query, const paddle::Tensor& key, const paddle::Tensor& value,
-    const OptionalTensor& startend_row_indices, const paddle::Tensor& out,
-    const paddle::Tensor& softmax_lse, const paddle::Tensor& grad_out,
-    const paddle::Tensor& grad_softmax_lse, float softmax_scale, bool causal, int64_t window_left,
-    int64_t window_right) {
+std::vector<paddle::Tensor> Backward(const paddle::Tensor& query,
+                                     const paddle::Tensor& key,
+                                     const paddle::Tensor& value,
+                                     const OptionalTensor& startend_row_indices,
+                                     const paddle::Tensor& out,
+                                     const paddle::Tensor& softmax_lse,
+                                     const paddle::Tensor& grad_out,
+                                     const paddle::Tensor& grad_softmax_lse,
+                                     float softmax_scale,
+                                     bool causal,
+                                     int64_t window_left,
+                                     int64_t window_right) {
   BackwardParams params;
-  FillInputs(query, key, value, startend_row_indices, softmax_scale, causal, window_left,
-             window_right, &params);
+  FillInputs(query,
+             key,
+             value,
+             startend_row_indices,
+             softmax_scale,
+             causal,
+             window_left,
+             window_right,
+             &params);
   const Kernel& kernel = KernelFor(params.dtype, params.sizes.head_dim);
   const Shape lse_shape{params.sizes.batch, params.sizes.num_heads, params.sizes.seqlen_q};
   RequireShape("out", out.shape(), query.shape());
@@ -78,8 +112,10 @@ std::vector<paddle::Tensor> Backward(
   params.softmax_lse = softmax_lse.data<float>();
   if (IsGiven(grad_out)) {
     RequireShape("the gradient of out", grad_out.shape(), query.shape());
-    PD_CHECK(grad_out.dtype() == query.dtype(), "flashmask_attention: the gradient of out must be ",
-             phi::DataTypeToString(query.dtype()), "; got ",
+    PD_CHECK(grad_out.dtype() == query.dtype(),
+             "flashmask_attention: the gradient of out must be ",
+             phi::DataTypeToString(query.dtype()),
+             "; got ",
              phi::DataTypeToString(grad_out.dtype()));
     params.grad_out = ViewOf(grad_out);
   }
@@ -97,11 +133,17 @@ std::vector<paddle::Tensor> Backward(
   return {grad_query, grad_key, grad_value};
 }
 
-std::vector<Shape> InferBackwardShape(const Shape& query, const Shape& key, const Shape& value,
+std::vector<Shape> InferBackwardShape(const Shape& query,
+                                      const Shape& key,
+                                      const Shape& value,
                                       const paddle::optional<Shape>& startend_row_indices,
-                                      const Shape& out, const Shape& softmax_lse,
-                                      const Shape& grad_out, const Shape& grad_softmax_lse,
-                                      float softmax_scale, bool causal, int64_t window_left,
+                                      const Shape& out,
+                                      const Shape& softmax_lse,
+                                      const Shape& grad_out,
+                                      const Shape& grad_softmax_lse,
+                                      float softmax_scale,
+                                      bool causal,
+                                      int64_t window_left,
                                       int64_t window_right) {
   (void)startend_row_indices, (void)out, (void)softmax_lse, (void)grad_out, (void)softmax_scale;
   (void)grad_softmax_lse, (void)causal, (void)window_left, (void)window_right;
@@ -109,13 +151,21 @@ std::vector<Shape> InferBackwardShape(const Shape& query, const Shape& key, cons
 }
 
 // Registered so that a gradient of a gradient fails in words: without it Paddle returns None.
-std::vector<paddle::Tensor> DoubleBackward(
-    const paddle::Tensor& query, const paddle::Tensor& key, const paddle::Tensor& value,
-    const OptionalTensor& startend_row_indices, const paddle::Tensor& out,
-    const paddle::Tensor& softmax_lse, const OptionalTensor& grad_out,
-    const OptionalTensor& grad_softmax_lse, const OptionalTensor& grad_grad_query,
-    const OptionalTensor& grad_grad_key, const OptionalTensor& grad_grad_value,
-    float softmax_scale, bool causal, int64_t window_left, int64_t window_right) {
+std::vector<paddle::Tensor> DoubleBackward(const paddle::Tensor& query,
+                                           const paddle::Tensor& key,
+                                           const paddle::Tensor& value,
+                                           const OptionalTensor& startend_row_indices,
+                                           const paddle::Tensor& out,
+                                           const paddle::Tensor& softmax_lse,
+                                           const OptionalTensor& grad_out,
+                                           const OptionalTensor& grad_softmax_lse,
+                                           const OptionalTensor& grad_grad_query,
+                                           const OptionalTensor& grad_grad_key,
+                                           const OptionalTensor& grad_grad_value,
+                                           float softmax_scale,
+                                           bool causal,
+                                           int64_t window_left,
+                                           int64_t window_right) {
   (void)query, (void)key, (void)value, (void)startend_row_indices, (void)out, (void)softmax_lse;
   (void)grad_out, (void)grad_softmax_lse, (void)grad_grad_query, (void)grad_grad_key;
   (void)grad_grad_value, (void)softmax_scale, (void)causal, (void)window_left, (void)window_right;
@@ -130,29 +180,40 @@ std::vector<paddle::Tensor> DoubleBackward(
 PD_BUILD_OP(paddle_flashmask_attention)
     .Inputs({"query", "key", "value", paddle::Optional("startend_row_indices")})
     .Outputs({"out", "softmax_lse"})
-    .Attrs({"softmax_scale: float", "causal: bool", "window_left: int64_t",
-            "window_right: int64_t"})
+    .Attrs(
+        {"softmax_scale: float", "causal: bool", "window_left: int64_t", "window_right: int64_t"})
     .SetKernelFn(PD_KERNEL(flashmask::ops::Forward))
     .SetInferShapeFn(PD_INFER_SHAPE(flashmask::ops::InferForwardShape))
     .SetInferDtypeFn(PD_INFER_DTYPE(flashmask::ops::InferForwardDtype));
 
 PD_BUILD_GRAD_OP(paddle_flashmask_attention)
-    .Inputs({"query", "key", "value", paddle::Optional("startend_row_indices"), "out",
-             "softmax_lse", paddle::Grad("out"), paddle::Grad("softmax_lse")})
+    .Inputs({"query",
+             "key",
+             "value",
+             paddle::Optional("startend_row_indices"),
+             "out",
+             "softmax_lse",
+             paddle::Grad("out"),
+             paddle::Grad("softmax_lse")})
     .Outputs({paddle::Grad("query"), paddle::Grad("key"), paddle::Grad("value")})
-    .Attrs({"softmax_scale: float", "causal: bool", "window_left: int64_t",
-            "window_right: int64_t"})
+    .Attrs(
+        {"softmax_scale: float", "causal: bool", "window_left: int64_t", "window_right: int64_t"})
     .SetKernelFn(PD_KERNEL(flashmask::ops::Backward))
     .SetInferShapeFn(PD_INFER_SHAPE(flashmask::ops::InferBackwardShape));
 
 PD_BUILD_DOUBLE_GRAD_OP(paddle_flashmask_attention)
-    .Inputs({"query", "key", "value", paddle::Optional("startend_row_indices"), "out",
-             "softmax_lse", paddle::Optional(paddle::Grad("out")),
+    .Inputs({"query",
+             "key",
+             "value",
+             paddle::Optional("startend_row_indices"),
+             "out",
+             "softmax_lse",
+             paddle::Optional(paddle::Grad("out")),
              paddle::Optional(paddle::Grad("softmax_lse")),
              paddle::Optional(paddle::Grad(paddle::Grad("query"))),
              paddle::Optional(paddle::Grad(paddle::Grad("key"))),
              paddle::Optional(paddle::Grad(paddle::Grad("value")))})
     .Outputs({paddle::Grad("query"), paddle::Grad("key"), paddle::Grad("value")})
-    .Attrs({"softmax_scale: float", "causal: bool", "window_left: int64_t",
-            "window_right: int64_t"})
+    .Attrs(
+        {"softmax_scale: float", "causal: bool", "window_left: int64_t", "window_right: int64_t"})
     .SetKernelFn(PD_KERNEL(flashmask::ops::DoubleBackward));

@@ -1,12 +1,13 @@
 #pragma once
 
+#include "core/params.h"
+#include "ops/tensor_checks.h"
+
+#include "paddle/extension.h"
+
 #include <algorithm>
 #include <cstdint>
 #include <vector>
-
-#include "core/params.h"
-#include "ops/tensor_checks.h"
-#include "paddle/extension.h"
 
 // The OpenMP runtime that Paddle brought into the process, if any; we bring none.
 extern "C" __attribute__((weak)) int omp_get_max_threads();
@@ -17,11 +18,15 @@ inline int32_t NumThreads() {
   return omp_get_max_threads == nullptr ? 1 : std::max(1, omp_get_max_threads());
 }
 
-inline DataType DataTypeOf(const paddle::Tensor& query, const paddle::Tensor& key,
+inline DataType DataTypeOf(const paddle::Tensor& query,
+                           const paddle::Tensor& key,
                            const paddle::Tensor& value) {
   PD_CHECK(query.dtype() == key.dtype() && query.dtype() == value.dtype(),
            "flashmask_attention: query, key and value must have one dtype; got ",
-           phi::DataTypeToString(query.dtype()), ", ", phi::DataTypeToString(key.dtype()), " and ",
+           phi::DataTypeToString(query.dtype()),
+           ", ",
+           phi::DataTypeToString(key.dtype()),
+           " and ",
            phi::DataTypeToString(value.dtype()));
   switch (query.dtype()) {
     case paddle::DataType::FLOAT32:
@@ -60,9 +65,14 @@ inline AttentionSizes SizesOf(const paddle::Tensor& query, const paddle::Tensor&
 
 // Fills what forward and backward have in common: sizes, dtype, mask, inputs.
 template <typename Params>
-void FillInputs(const paddle::Tensor& query, const paddle::Tensor& key,
-                const paddle::Tensor& value, const paddle::optional<paddle::Tensor>& indices,
-                float softmax_scale, bool causal, int64_t window_left, int64_t window_right,
+void FillInputs(const paddle::Tensor& query,
+                const paddle::Tensor& key,
+                const paddle::Tensor& value,
+                const paddle::optional<paddle::Tensor>& indices,
+                float softmax_scale,
+                bool causal,
+                int64_t window_left,
+                int64_t window_right,
                 Params* params) {
   RequireShapes(query.shape(), key.shape(), value.shape());
   RequireOnCpu("query", query);

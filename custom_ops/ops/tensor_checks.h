@@ -3,13 +3,14 @@
 // The last line of defence: Python has checked the arguments already, in plainer words. A static
 // program or a direct call of the operator comes here unchecked.
 
+#include "core/column_bounds.h"
+#include "core/status.h"
+
+#include "paddle/extension.h"
+
 #include <cstdint>
 #include <string>
 #include <vector>
-
-#include "core/column_bounds.h"
-#include "core/status.h"
-#include "paddle/extension.h"
 
 namespace flashmask::ops {
 
@@ -26,23 +27,35 @@ inline void RequireOk(const Status& status) {
 }
 
 inline void RequireRank4(const char* name, const std::vector<int64_t>& shape) {
-  PD_CHECK(shape.size() == 4, "flashmask_attention: ", name,
-           " must have 4 axes [batch, seqlen, heads, head_dim]; got shape ", ShapeText(shape));
+  PD_CHECK(shape.size() == 4,
+           "flashmask_attention: ",
+           name,
+           " must have 4 axes [batch, seqlen, heads, head_dim]; got shape ",
+           ShapeText(shape));
 }
 
-inline void RequireShape(const char* name, const std::vector<int64_t>& shape,
+inline void RequireShape(const char* name,
+                         const std::vector<int64_t>& shape,
                          const std::vector<int64_t>& wanted) {
-  PD_CHECK(shape == wanted, "flashmask_attention: ", name, " must have shape ", ShapeText(wanted),
-           "; got ", ShapeText(shape));
+  PD_CHECK(shape == wanted,
+           "flashmask_attention: ",
+           name,
+           " must have shape ",
+           ShapeText(wanted),
+           "; got ",
+           ShapeText(shape));
 }
 
 inline void RequireOnCpu(const char* name, const paddle::Tensor& tensor) {
-  PD_CHECK(tensor.is_cpu(), "flashmask_attention: ", name,
+  PD_CHECK(tensor.is_cpu(),
+           "flashmask_attention: ",
+           name,
            " must be on the CPU, the only device this library was built for");
 }
 
 // Shapes of query, key and value and of the indices, if any.
-inline void RequireShapes(const std::vector<int64_t>& query, const std::vector<int64_t>& key,
+inline void RequireShapes(const std::vector<int64_t>& query,
+                          const std::vector<int64_t>& key,
                           const std::vector<int64_t>& value) {
   RequireRank4("query", query);
   RequireRank4("key", key);
@@ -50,26 +63,41 @@ inline void RequireShapes(const std::vector<int64_t>& query, const std::vector<i
   RequireShape("key", key, {query[0], key[1], key[2], query[3]});
   PD_CHECK(key[2] > 0 && query[2] > 0 && query[2] % key[2] == 0,
            "flashmask_attention: the heads of query must be a multiple of those of key; got ",
-           std::to_string(query[2]), " and ", std::to_string(key[2]));
+           std::to_string(query[2]),
+           " and ",
+           std::to_string(key[2]));
   PD_CHECK(query[1] <= INT32_MAX && key[1] <= INT32_MAX,
            "flashmask_attention: sequences must be shorter than 2^31; got ",
-           std::to_string(query[1]), " and ", std::to_string(key[1]));
+           std::to_string(query[1]),
+           " and ",
+           std::to_string(key[1]));
 }
 
-inline void RequireIndices(const paddle::Tensor& indices, const std::vector<int64_t>& query,
-                           const std::vector<int64_t>& key, bool causal) {
+inline void RequireIndices(const paddle::Tensor& indices,
+                           const std::vector<int64_t>& query,
+                           const std::vector<int64_t>& key,
+                           bool causal) {
   const std::vector<int64_t> shape = indices.shape();
   PD_CHECK(indices.dtype() == paddle::DataType::INT32,
            "flashmask_attention: startend_row_indices must be int32; got ",
            phi::DataTypeToString(indices.dtype()));
   PD_CHECK(shape.size() == 4 && shape[0] == query[0] && shape[2] == key[1] &&
                (shape[1] == 1 || shape[1] == key[2] || shape[1] == query[2]),
-           "flashmask_attention: startend_row_indices must be [", std::to_string(query[0]),
-           ", 1|", std::to_string(key[2]), "|", std::to_string(query[2]), ", ",
-           std::to_string(key[1]), ", width]; got ", ShapeText(shape));
+           "flashmask_attention: startend_row_indices must be [",
+           std::to_string(query[0]),
+           ", 1|",
+           std::to_string(key[2]),
+           "|",
+           std::to_string(query[2]),
+           ", ",
+           std::to_string(key[1]),
+           ", width]; got ",
+           ShapeText(shape));
   PD_CHECK(causal ? (shape[3] == 1 || shape[3] == 2) : (shape[3] == 2 || shape[3] == 4),
            "flashmask_attention: startend_row_indices must have width ",
-           causal ? "1 or 2 with causal" : "2 or 4 without causal", "; got ", ShapeText(shape));
+           causal ? "1 or 2 with causal" : "2 or 4 without causal",
+           "; got ",
+           ShapeText(shape));
 }
 
 }  // namespace flashmask::ops

@@ -1,19 +1,19 @@
 // Gradients of blocked attention, on the CPU, without atomics.
 //
-// Weights are recomputed from the saved logarithm of the row sum. Two passes walk the live tiles:
-// one key tile of one key head at a time gathers its grad_key and grad_value over the rows of all
-// query heads of the group; one row tile of one query head at a time gathers its grad_query over
-// the keys. Either pass sums in a fixed order, so results do not depend on the number of threads.
-// The price is two products more than the five needed (scores and grad_out v^T are formed twice).
+// Weights are recomputed from the saved logarithm of the row sum. There are two ways to walk the
+// live tiles, and both form every sum in the same order, so results depend neither on the way nor
+// on the number of threads.
+//
+// One pass: a work item is a key head. It takes one key tile after the other, gathers its grad_key
+// and grad_value over the rows of all query heads of the group, and adds each tile's share of
+// grad_query to a float buffer of the group's rows. Five products a tile.
+//
+// Two passes: a work item is a key tile (grad_key, grad_value) or a row tile (grad_query), so that
+// few heads still feed many threads, and no buffer is needed. Seven products a tile.
+//
 // Source: FlashAttention-2, arXiv 2307.08691, algorithm 2.
 
 #include "kernels/cpu/backward.h"
-
-#include <algorithm>
-#include <cmath>
-#include <memory>
-#include <new>
-#include <vector>
 
 #include "core/diagnostics.h"
 #include "kernels/cpu/mask_plan.h"
@@ -22,45 +22,80 @@
 #include "kernels/cpu/tile_math.h"
 #include "kernels/cpu/workspace.h"
 
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <new>
+#include <vector>
+
 namespace flashmask::cpu {
 namespace {
 
-// The tiles of one worker. Row tiles belong to a query head, column tiles to a key head.
+constexpr int64_t kOnePassProducts = 5;
+constexpr int64_t kTwoPassProducts = 7;
+// Most that the grad_query buffers of all workers may take.
+constexpr int64_t kMaxBufferBytes = int64_t{256} << 20;
+
+// The tiles of one worker. Where units are floats, what differs in layout only shares its memory.
 struct Tiles {
-  float* query;             // [kTileRows, stride]
-  float* grad_out;          // [kTileRows, stride]
-  float* key;               // [kTileColumns, stride]
-  float* key_transposed;    // [head_dim, kTileColumns]
-  float* value_transposed;  // [head_dim, kTileColumns]
-  float* scores;            // [kTileRows, kTileColumns]: scores, then weights
-  float* grad_scores;       // [kTileRows, kTileColumns]
-  float* first_sum;         // [64, stride]: grad_query or grad_key
-  float* second_sum;        // [64, stride]: grad_value
+  float* query_rows;              // left operand
+  float* query_depth;             // right operand, units along rows
+  float* grad_out_rows;           // left operand
+  float* grad_out_depth;          // right operand, units along rows
+  float* key_columns;             // right operand of the scores
+  float* key_depth;               // right operand of grad_query
+  float* value_columns;           // right operand of the weights' gradient
+  float* scores;                  // [kTileRows, kTileColumns], float
+  float* grad_weights;            // [kTileRows, kTileColumns], float
+  float* weights_transposed;      // left operand of grad_value
+  float* grad_scores;             // left operand of grad_query
+  float* grad_scores_transposed;  // left operand of grad_key
+  float* first_sum;               // [64, stride], float: grad_query or grad_key
+  float* second_sum;              // [64, stride], float: grad_value
   TileCounts counts;
 
   static int64_t NumFloats(int64_t stride) {
-    return 3 * kTileRows * stride + 4 * kTileColumns * stride + 2 * kTileRows * kTileColumns;
+    return 9 * kTileRows * stride + 5 * kTileRows * kTileColumns;
   }
 
-  Tiles(Workspace* workspace, int64_t stride)
-      : query(workspace->Take(kTileRows * stride)),
-        grad_out(workspace->Take(kTileRows * stride)),
-        key(workspace->Take(kTileColumns * stride)),
-        key_transposed(workspace->Take(stride * kTileColumns)),
-        value_transposed(workspace->Take(stride * kTileColumns)),
-        scores(workspace->Take(kTileRows * kTileColumns)),
-        grad_scores(workspace->Take(kTileRows * kTileColumns)),
-        first_sum(workspace->Take(kTileRows * stride)),
-        second_sum(workspace->Take(kTileColumns * stride)) {}
+  Tiles(Workspace* workspace, int64_t stride, const TileMath& math) {
+    const int64_t operand = kTileRows * stride;
+    const int64_t cells = kTileRows * kTileColumns;
+    const bool share = math.depth_per_unit == 1;
+    query_rows = workspace->Take(operand);
+    query_depth = share ? query_rows : workspace->Take(operand);
+    grad_out_rows = workspace->Take(operand);
+    grad_out_depth = share ? grad_out_rows : workspace->Take(operand);
+    key_columns = workspace->Take(operand);
+    key_depth = workspace->Take(operand);
+    value_columns = workspace->Take(operand);
+    scores = workspace->Take(cells);
+    grad_weights = workspace->Take(cells);
+    weights_transposed = share ? scores : workspace->Take(cells);
+    grad_scores = share ? grad_weights : workspace->Take(cells);
+    grad_scores_transposed = share ? grad_weights : workspace->Take(cells);
+    first_sum = workspace->Take(operand);
+    second_sum = workspace->Take(operand);
+  }
 };
-static_assert(kTileRows == kTileColumns, "first_sum serves row tiles and column tiles");
+static_assert(kTileRows == kTileColumns, "operands of row tiles and of key tiles are of one size");
+
+// One tile of the score matrix.
+struct TilePosition {
+  int64_t batch;
+  int64_t head;
+  int64_t row_begin;
+  int64_t rows;
+  int64_t column_tile;
+  bool partial;
+};
 
 class BackwardPass {
  public:
   explicit BackwardPass(const BackwardParams& params)
       : params_(params),
         sizes_(params.sizes),
-        math_(ActiveTileMath()),
+        math_(ActiveTileMath(params.dtype)),
         plan_(params.sizes, params.mask, params.num_threads),
         stride_(RoundUp(params.sizes.head_dim, kColumnStep)),
         group_(params.sizes.num_heads / params.sizes.num_heads_k),
@@ -70,156 +105,311 @@ class BackwardPass {
 
   void Run() {
     const int64_t num_rows = sizes_.batch * sizes_.num_heads * num_row_tiles_;
-    const int64_t num_columns = sizes_.batch * sizes_.num_heads_k * plan_.num_column_tiles();
+    const int64_t num_heads_k = sizes_.batch * sizes_.num_heads_k;
+    const int64_t num_columns = num_heads_k * plan_.num_column_tiles();
     const int32_t num_workers = NumWorkers(std::max(num_rows, num_columns), params_.num_threads);
     std::vector<Workspace> workspaces = MakeWorkspaces(num_workers, Tiles::NumFloats(stride_));
     std::vector<Tiles> tiles;
-    for (Workspace& workspace : workspaces) tiles.emplace_back(&workspace, stride_);
+    tiles.reserve(workspaces.size());
+    for (Workspace& workspace : workspaces) tiles.emplace_back(&workspace, stride_, math_);
     const auto worker_tiles = [&](int32_t worker) { return &tiles[static_cast<size_t>(worker)]; };
-    // The row pass forms delta, which the column pass needs.
-    ParallelFor(num_rows, std::min(num_workers, NumWorkers(num_rows, num_workers)),
-                [&](int32_t worker, int64_t item) {
-                  const int64_t tile = num_row_tiles_ - 1 - item % num_row_tiles_;
-                  const int64_t head = item / num_row_tiles_ % sizes_.num_heads;
-                  const int64_t batch = item / num_row_tiles_ / sizes_.num_heads;
-                  RunRowTile(batch, head, tile * kTileRows, worker_tiles(worker));
-                });
-    ParallelFor(num_columns, NumWorkers(num_columns, num_workers),
-                [&](int32_t worker, int64_t item) {
-                  const int64_t tile = item % plan_.num_column_tiles();
-                  const int64_t head_k =
-                      item / plan_.num_column_tiles() % sizes_.num_heads_k;
-                  const int64_t batch =
-                      item / plan_.num_column_tiles() / sizes_.num_heads_k;
-                  RunColumnTile(batch, head_k, tile, worker_tiles(worker));
-                });
+    ParallelFor(num_rows, NumWorkers(num_rows, num_workers), [&](int32_t worker, int64_t item) {
+      ComputeDelta(item, worker_tiles(worker));
+    });
+    if (OnePassIsBetter(num_heads_k)) {
+      const int32_t head_workers = NumWorkers(num_heads_k, num_workers);
+      std::vector<Workspace> buffers = MakeWorkspaces(head_workers, BufferFloats());
+      ParallelFor(num_heads_k, head_workers, [&](int32_t worker, int64_t item) {
+        RunKeyHead(item, buffers[static_cast<size_t>(worker)].data(), worker_tiles(worker));
+      });
+    } else {
+      ParallelFor(num_rows, NumWorkers(num_rows, num_workers), [&](int32_t worker, int64_t item) {
+        // Causal masks leave most work to the last rows: hand those out first.
+        RunRowTile(item / num_row_tiles_,
+                   num_row_tiles_ - 1 - item % num_row_tiles_,
+                   worker_tiles(worker));
+      });
+      ParallelFor(num_columns,
+                  NumWorkers(num_columns, num_workers),
+                  [&](int32_t worker, int64_t item) {
+                    RunColumnTile(item / plan_.num_column_tiles(),
+                                  item % plan_.num_column_tiles(),
+                                  nullptr,
+                                  worker_tiles(worker));
+                  });
+    }
     for (const Tiles& worker : tiles) BackwardTileCounter().Add(worker.counts);
   }
 
  private:
+  // Floats of grad_query of one group, rows padded to whole tiles.
+  int64_t BufferFloats() const { return group_ * num_row_tiles_ * kTileRows * stride_; }
+
+  // Compares the products that the busiest thread does; heads are dealt out whole in one pass.
+  bool OnePassIsBetter(int64_t num_heads_k) const {
+    const int64_t threads = std::max<int64_t>(1, params_.num_threads);
+    const int64_t buffers = std::min(threads, num_heads_k);
+    if (buffers * BufferFloats() * static_cast<int64_t>(sizeof(float)) > kMaxBufferBytes) {
+      return false;
+    }
+    const int64_t rounds = NumTiles(num_heads_k, threads);
+    return rounds * threads * kOnePassProducts <= num_heads_k * kTwoPassProducts;
+  }
+
   int64_t RowIndex(int64_t batch, int64_t head, int64_t row) const {
     return (batch * sizes_.num_heads + head) * sizes_.seqlen_q + row;
   }
 
-  void LoadRows(const TensorView& view, int64_t batch, int64_t head, int64_t row_begin,
-                int64_t rows, float* tile) const {
+  TileLoad LoadOf(const TensorView& view,
+                  int64_t batch,
+                  int64_t head,
+                  int64_t begin,
+                  int64_t rows,
+                  float* tile,
+                  int64_t stride) const {
+    return {params_.dtype,
+            RowPointer(view, params_.dtype, batch, begin, head),
+            view.row_stride,
+            rows,
+            sizes_.head_dim,
+            tile,
+            stride};
+  }
+
+  // A row tile as left operand, and as right operand if `depth` is another place.
+  void LoadRowTile(const TensorView& view,
+                   const TilePosition& at,
+                   float* rows,
+                   float* depth) const {
     if (view.data == nullptr) {
-      std::fill_n(tile, kTileRows * stride_, 0.0f);
+      std::fill_n(rows, kTileRows * stride_, 0.0f);
+      std::fill_n(depth, kTileRows * stride_, 0.0f);
       return;
     }
-    math_.load(params_.dtype, RowPointer(view, params_.dtype, batch, row_begin, head),
-               view.row_stride, rows, sizes_.head_dim, kTileRows, tile, stride_);
+    math_.load_rows(LoadOf(view, at.batch, at.head, at.row_begin, at.rows, rows, stride_));
+    if (depth != rows) {
+      math_.load_depth_rows(LoadOf(view, at.batch, at.head, at.row_begin, at.rows, depth, stride_));
+    }
   }
 
-  void LoadTransposed(const TensorView& view, int64_t batch, int64_t head_k, int64_t column_begin,
-                      int64_t columns, float* tile) const {
-    math_.load_transposed(params_.dtype,
-                          RowPointer(view, params_.dtype, batch, column_begin, head_k),
-                          view.row_stride, columns, sizes_.head_dim, tile);
+  void LoadKeyTile(int64_t batch, int64_t head_k, int64_t column_tile, Tiles* tiles) const {
+    const int64_t begin = column_tile * kTileColumns;
+    const int64_t columns = NumColumns(column_tile);
+    math_.load_columns(
+        LoadOf(params_.key, batch, head_k, begin, columns, tiles->key_columns, kTileColumns));
+    math_.load_columns(
+        LoadOf(params_.value, batch, head_k, begin, columns, tiles->value_columns, kTileColumns));
+    math_.load_depth_rows(
+        LoadOf(params_.key, batch, head_k, begin, columns, tiles->key_depth, stride_));
   }
 
-  void StoreRows(const float* tile, int64_t batch, int64_t head, int64_t row_begin, int64_t rows,
-                 const TensorView& view) const {
-    math_.store(params_.dtype, tile, stride_, nullptr, rows, sizes_.head_dim,
-                RowPointer(view, params_.dtype, batch, row_begin, head), view.row_stride);
+  int64_t NumColumns(int64_t column_tile) const {
+    return std::min(kTileColumns, sizes_.seqlen_k - column_tile * kTileColumns);
   }
 
-  // delta = sum of out * grad_out, less the gradient of lse: d lse / d score is the weight.
-  void ComputeDelta(int64_t batch, int64_t head, int64_t row_begin, int64_t rows,
-                    Tiles* tiles) const {
+  int64_t NumRows(int64_t row_tile) const {
+    return std::min(kTileRows, sizes_.seqlen_q - row_tile * kTileRows);
+  }
+
+  void Store(const float* tile,
+             int64_t batch,
+             int64_t head,
+             int64_t begin,
+             int64_t rows,
+             const TensorView& view) const {
+    math_.store(params_.dtype,
+                tile,
+                stride_,
+                nullptr,
+                rows,
+                sizes_.head_dim,
+                RowPointer(view, params_.dtype, batch, begin, head),
+                view.row_stride);
+  }
+
+  // delta = out . grad_out, less the gradient of lse: d lse / d score is the weight.
+  void ComputeDelta(int64_t item, Tiles* tiles) const {
+    const int64_t row_tile = item % num_row_tiles_;
+    const int64_t head = item / num_row_tiles_ % sizes_.num_heads;
+    const int64_t batch = item / num_row_tiles_ / sizes_.num_heads;
+    const int64_t row_begin = row_tile * kTileRows;
+    const int64_t rows = NumRows(row_tile);
+    const bool has_grad_out = params_.grad_out.data != nullptr;
     float* out = tiles->first_sum;
-    LoadRows(params_.out, batch, head, row_begin, rows, out);
+    float* grad_out = tiles->second_sum;
+    if (has_grad_out) {
+      math_.load_float_rows(LoadOf(params_.out, batch, head, row_begin, rows, out, stride_));
+      math_.load_float_rows(
+          LoadOf(params_.grad_out, batch, head, row_begin, rows, grad_out, stride_));
+    }
     for (int64_t r = 0; r < rows; ++r) {
       const int64_t index = RowIndex(batch, head, row_begin + r);
       double sum = 0.0;
-      for (int64_t d = 0; d < sizes_.head_dim; ++d) {
-        sum += static_cast<double>(out[r * stride_ + d]) * tiles->grad_out[r * stride_ + d];
+      for (int64_t d = 0; has_grad_out && d < sizes_.head_dim; ++d) {
+        sum += static_cast<double>(out[r * stride_ + d]) * grad_out[r * stride_ + d];
       }
       if (params_.grad_softmax_lse != nullptr) sum -= params_.grad_softmax_lse[index];
       delta_[static_cast<size_t>(index)] = static_cast<float>(sum);
     }
   }
 
-  // Weights and gradients of the scores of one tile whose operands are loaded.
-  void ComputeScores(int64_t batch, int64_t head, int64_t row_begin, int64_t rows,
-                     int64_t column_tile, bool partial, Tiles* tiles) const {
-    math_.multiply({rows, kTileColumns, sizes_.head_dim, tiles->query, stride_, 1,
-                    tiles->key_transposed, kTileColumns, tiles->scores, kTileColumns, false});
-    math_.multiply({rows, kTileColumns, sizes_.head_dim, tiles->grad_out, stride_, 1,
-                    tiles->value_transposed, kTileColumns, tiles->grad_scores, kTileColumns,
+  // Weights of one tile and the gradients of its scores, from loaded operands.
+  void ComputeScores(const TilePosition& at, Tiles* tiles) const {
+    const int64_t depth_units = sizes_.head_dim / math_.depth_per_unit;
+    math_.multiply({at.rows,
+                    kTileColumns,
+                    depth_units,
+                    tiles->query_rows,
+                    stride_,
+                    1,
+                    tiles->key_columns,
+                    kTileColumns,
+                    tiles->scores,
+                    kTileColumns,
                     false});
-    const int64_t index = RowIndex(batch, head, row_begin);
-    math_.softmax_backward(
-        {tiles->scores, tiles->grad_scores, params_.softmax_lse + index, delta_.get() + index},
-        rows, params_.softmax_scale,
-        partial ? &plan_.Columns(batch, head, column_tile) : nullptr, row_begin);
+    math_.multiply({at.rows,
+                    kTileColumns,
+                    depth_units,
+                    tiles->grad_out_rows,
+                    stride_,
+                    1,
+                    tiles->value_columns,
+                    kTileColumns,
+                    tiles->grad_weights,
+                    kTileColumns,
+                    false});
+    const int64_t index = RowIndex(at.batch, at.head, at.row_begin);
+    math_.softmax_backward({tiles->scores,
+                            tiles->grad_weights,
+                            params_.softmax_lse + index,
+                            delta_.get() + index,
+                            tiles->weights_transposed,
+                            tiles->grad_scores,
+                            tiles->grad_scores_transposed},
+                           at.rows,
+                           params_.softmax_scale,
+                           at.partial ? &plan_.Columns(at.batch, at.head, at.column_tile) : nullptr,
+                           at.row_begin);
   }
 
-  // Counts the tile and says whether it is live.
-  static bool Count(TileClass tile_class, TileCounts* counts) {
-    switch (tile_class) {
-      case TileClass::kSkip:
-        ++counts->skipped;
-        return false;
-      case TileClass::kPartial:
-        ++counts->partial;
-        return true;
-      default:
-        ++counts->full;
-        return true;
-    }
+  // The tile's share of grad_query, added to [rows, stride_].
+  void AddGradQuery(const TilePosition& at, float* grad_query, Tiles* tiles) const {
+    const int64_t units = kTileColumns / math_.depth_per_unit;
+    math_.multiply({at.rows,
+                    stride_,
+                    units,
+                    tiles->grad_scores,
+                    units,
+                    1,
+                    tiles->key_depth,
+                    stride_,
+                    grad_query,
+                    stride_,
+                    true});
   }
 
-  void RunRowTile(int64_t batch, int64_t head, int64_t row_begin, Tiles* tiles) const {
-    const int64_t rows = std::min(kTileRows, sizes_.seqlen_q - row_begin);
-    const int64_t head_k = head / group_;
-    LoadRows(params_.query, batch, head, row_begin, rows, tiles->query);
-    LoadRows(params_.grad_out, batch, head, row_begin, rows, tiles->grad_out);
-    ComputeDelta(batch, head, row_begin, rows, tiles);
-    std::fill_n(tiles->first_sum, kTileRows * stride_, 0.0f);
+  // The tile's share of grad_key (first_sum) and grad_value (second_sum).
+  void AddGradKeyValue(const TilePosition& at, Tiles* tiles) const {
+    const int64_t units = NumTiles(at.rows, math_.depth_per_unit);
+    math_.multiply({kTileColumns,
+                    stride_,
+                    units,
+                    tiles->grad_scores_transposed,
+                    1,
+                    kTileColumns,
+                    tiles->query_depth,
+                    stride_,
+                    tiles->first_sum,
+                    stride_,
+                    true});
+    math_.multiply({kTileColumns,
+                    stride_,
+                    units,
+                    tiles->weights_transposed,
+                    1,
+                    kTileColumns,
+                    tiles->grad_out_depth,
+                    stride_,
+                    tiles->second_sum,
+                    stride_,
+                    true});
+  }
+
+  void RunKeyHead(int64_t item, float* grad_query, Tiles* tiles) const {
+    const int64_t batch = item / sizes_.num_heads_k;
+    const int64_t first_head = item % sizes_.num_heads_k * group_;
+    std::fill_n(grad_query, BufferFloats(), 0.0f);
     for (int64_t tile = 0; tile < plan_.num_column_tiles(); ++tile) {
-      const TileClass tile_class = plan_.Classify(batch, head, row_begin, row_begin + rows, tile);
-      if (tile_class == TileClass::kSkip) continue;
-      const int64_t column_begin = tile * kTileColumns;
-      const int64_t columns = std::min(kTileColumns, sizes_.seqlen_k - column_begin);
-      LoadRows(params_.key, batch, head_k, column_begin, columns, tiles->key);
-      LoadTransposed(params_.key, batch, head_k, column_begin, columns, tiles->key_transposed);
-      LoadTransposed(params_.value, batch, head_k, column_begin, columns,
-                     tiles->value_transposed);
-      ComputeScores(batch, head, row_begin, rows, tile, tile_class == TileClass::kPartial, tiles);
-      math_.multiply({rows, stride_, kTileColumns, tiles->grad_scores, kTileColumns, 1,
-                      tiles->key, stride_, tiles->first_sum, stride_, true});
+      RunColumnTile(item, tile, grad_query, tiles);
     }
-    StoreRows(tiles->first_sum, batch, head, row_begin, rows, params_.grad_query);
+    for (int64_t g = 0; g < group_; ++g) {
+      Store(grad_query + g * num_row_tiles_ * kTileRows * stride_,
+            batch,
+            first_head + g,
+            0,
+            sizes_.seqlen_q,
+            params_.grad_query);
+    }
   }
 
-  void RunColumnTile(int64_t batch, int64_t head_k, int64_t column_tile, Tiles* tiles) const {
-    const int64_t column_begin = column_tile * kTileColumns;
-    const int64_t columns = std::min(kTileColumns, sizes_.seqlen_k - column_begin);
-    LoadTransposed(params_.key, batch, head_k, column_begin, columns, tiles->key_transposed);
-    LoadTransposed(params_.value, batch, head_k, column_begin, columns, tiles->value_transposed);
+  // `key_head` counts over the batch too. `grad_query` null: left to the other pass.
+  void RunColumnTile(int64_t key_head, int64_t column_tile, float* grad_query, Tiles* tiles) const {
+    const int64_t batch = key_head / sizes_.num_heads_k;
+    const int64_t head_k = key_head % sizes_.num_heads_k;
+    LoadKeyTile(batch, head_k, column_tile, tiles);
     std::fill_n(tiles->first_sum, kTileColumns * stride_, 0.0f);
     std::fill_n(tiles->second_sum, kTileColumns * stride_, 0.0f);
-    for (int64_t head = head_k * group_; head < (head_k + 1) * group_; ++head) {
+    for (int64_t g = 0; g < group_; ++g) {
       for (int64_t row_tile = 0; row_tile < num_row_tiles_; ++row_tile) {
-        const int64_t row_begin = row_tile * kTileRows;
-        const int64_t rows = std::min(kTileRows, sizes_.seqlen_q - row_begin);
+        TilePosition at{batch,
+                        head_k * group_ + g,
+                        row_tile * kTileRows,
+                        NumRows(row_tile),
+                        column_tile,
+                        false};
         const TileClass tile_class =
-            plan_.Classify(batch, head, row_begin, row_begin + rows, column_tile);
-        if (!Count(tile_class, &tiles->counts)) continue;
-        LoadRows(params_.query, batch, head, row_begin, rows, tiles->query);
-        LoadRows(params_.grad_out, batch, head, row_begin, rows, tiles->grad_out);
-        ComputeScores(batch, head, row_begin, rows, column_tile,
-                      tile_class == TileClass::kPartial, tiles);
-        // Transposed weights times rows: the depth is the number of real rows.
-        math_.multiply({kTileColumns, stride_, rows, tiles->grad_scores, 1, kTileColumns,
-                        tiles->query, stride_, tiles->first_sum, stride_, true});
-        math_.multiply({kTileColumns, stride_, rows, tiles->scores, 1, kTileColumns,
-                        tiles->grad_out, stride_, tiles->second_sum, stride_, true});
+            plan_.Classify(at.batch, at.head, at.row_begin, at.row_begin + at.rows, column_tile);
+        tiles->counts.Count(tile_class);
+        if (tile_class == TileClass::kSkip) continue;
+        at.partial = tile_class == TileClass::kPartial;
+        LoadRowTile(params_.query, at, tiles->query_rows, tiles->query_depth);
+        LoadRowTile(params_.grad_out, at, tiles->grad_out_rows, tiles->grad_out_depth);
+        ComputeScores(at, tiles);
+        AddGradKeyValue(at, tiles);
+        if (grad_query != nullptr) {
+          AddGradQuery(at,
+                       grad_query + (g * num_row_tiles_ + row_tile) * kTileRows * stride_,
+                       tiles);
+        }
       }
     }
-    StoreRows(tiles->first_sum, batch, head_k, column_begin, columns, params_.grad_key);
-    StoreRows(tiles->second_sum, batch, head_k, column_begin, columns, params_.grad_value);
+    const int64_t begin = column_tile * kTileColumns;
+    const int64_t columns = NumColumns(column_tile);
+    Store(tiles->first_sum, batch, head_k, begin, columns, params_.grad_key);
+    Store(tiles->second_sum, batch, head_k, begin, columns, params_.grad_value);
+  }
+
+  // `query_head` counts over the batch too.
+  void RunRowTile(int64_t query_head, int64_t row_tile, Tiles* tiles) const {
+    TilePosition at{query_head / sizes_.num_heads,
+                    query_head % sizes_.num_heads,
+                    row_tile * kTileRows,
+                    NumRows(row_tile),
+                    0,
+                    false};
+    LoadRowTile(params_.query, at, tiles->query_rows, tiles->query_depth);
+    LoadRowTile(params_.grad_out, at, tiles->grad_out_rows, tiles->grad_out_depth);
+    std::fill_n(tiles->first_sum, kTileRows * stride_, 0.0f);
+    for (at.column_tile = 0; at.column_tile < plan_.num_column_tiles(); ++at.column_tile) {
+      const TileClass tile_class =
+          plan_.Classify(at.batch, at.head, at.row_begin, at.row_begin + at.rows, at.column_tile);
+      if (tile_class == TileClass::kSkip) continue;
+      at.partial = tile_class == TileClass::kPartial;
+      LoadKeyTile(at.batch, at.head / group_, at.column_tile, tiles);
+      ComputeScores(at, tiles);
+      AddGradQuery(at, tiles->first_sum, tiles);
+    }
+    Store(tiles->first_sum, at.batch, at.head, at.row_begin, at.rows, params_.grad_query);
   }
 
   const BackwardParams& params_;

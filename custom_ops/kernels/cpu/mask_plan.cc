@@ -1,16 +1,20 @@
 #include "kernels/cpu/mask_plan.h"
 
-#include <algorithm>
-
 #include "core/diagnostics.h"
 #include "kernels/cpu/parallel_for.h"
+
+#include <algorithm>
 
 namespace flashmask::cpu {
 namespace {
 
 // `indices` points at the first column of the tile; null without indices.
-void LowerTile(const AttentionSizes& sizes, const MaskParams& mask, const int32_t* indices,
-               int64_t column_begin, TileColumns* columns, TileRange* range) {
+void LowerTile(const AttentionSizes& sizes,
+               const MaskParams& mask,
+               const int32_t* indices,
+               int64_t column_begin,
+               TileColumns* columns,
+               TileRange* range) {
   *range = {EmptyRange(), EmptyRange()};
   for (int64_t c = 0; c < kTileColumns; ++c) {
     const int64_t column = column_begin + c;

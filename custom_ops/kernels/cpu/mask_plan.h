@@ -1,11 +1,11 @@
 #pragma once
 
-#include <cstdint>
-#include <memory>
-
 #include "core/column_bounds.h"
 #include "core/params.h"
 #include "kernels/cpu/tile_config.h"
+
+#include <cstdint>
+#include <memory>
 
 namespace flashmask::cpu {
 
@@ -29,11 +29,14 @@ class MaskPlan {
   }
 
   // Class of a tile of rows and columns for a query head.
-  TileClass Classify(int64_t batch, int64_t head, int64_t row_begin, int64_t row_end,
+  TileClass Classify(int64_t batch,
+                     int64_t head,
+                     int64_t row_begin,
+                     int64_t row_end,
                      int64_t column_tile) const {
-    const TileClass exact =
-        ClassifyTile(ranges_[Index(batch, head, column_tile)], static_cast<int32_t>(row_begin),
-                     static_cast<int32_t>(row_end));
+    const TileClass exact = ClassifyTile(ranges_[Index(batch, head, column_tile)],
+                                         static_cast<int32_t>(row_begin),
+                                         static_cast<int32_t>(row_end));
     return skipping_ ? exact : TileClass::kPartial;
   }
 

@@ -13,7 +13,8 @@ int32_t NumWorkers(int64_t num_items, int32_t num_threads) {
       std::max<int64_t>(1, std::min<int64_t>(num_items, std::max<int32_t>(1, num_threads))));
 }
 
-void ParallelFor(int64_t num_items, int32_t num_workers,
+void ParallelFor(int64_t num_items,
+                 int32_t num_workers,
                  const std::function<void(int32_t worker, int64_t item)>& run) {
   std::atomic<int64_t> next{0};
   const auto work = [&](int32_t worker) {

@@ -6,9 +6,16 @@
 namespace flashmask::cpu {
 namespace {
 
-const KernelRegistration registration({"cpu", Device::kCpu,
-                                       {DataType::kFloat32, DataType::kFloat16, DataType::kBFloat16},
-                                       kHeadDimMultiple, kMaxHeadDim, Forward, Backward});
+// Only running out of memory throws here, and then ending the process is right.
+// NOLINTNEXTLINE(bugprone-throwing-static-initialization)
+const KernelRegistration kRegistration(
+    {"cpu",
+     Device::kCpu,
+     {DataType::kFloat32, DataType::kFloat16, DataType::kBFloat16},
+     kHeadDimMultiple,
+     kMaxHeadDim,
+     Forward,
+     Backward});
 
 }  // namespace
 }  // namespace flashmask::cpu

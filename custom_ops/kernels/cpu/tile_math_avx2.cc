@@ -1,10 +1,10 @@
 // The arithmetic of a tile for AVX2 with FMA.
-#include <cmath>
-#include <cstdint>
-
 #include "core/half.h"
 #include "kernels/cpu/tile_math.h"
 #include "kernels/cpu/tile_math_tables.h"
+
+#include <cmath>
+#include <cstdint>
 
 #if defined(__x86_64__)
 
@@ -21,7 +21,12 @@ namespace avx2 {
 constexpr int64_t kVectorBytes = 32;
 constexpr int kProductRows = 4;  // 8 of 16 vector registers hold sums
 
+#include "kernels/cpu/vector_math.h"
+// clang-format off
+#include "kernels/cpu/float_units.h"
 #include "kernels/cpu/tile_math_impl.h"
+#include "kernels/cpu/float_tensors.h"
+// clang-format on
 
 }  // namespace avx2
 

@@ -1,10 +1,10 @@
 // The arithmetic of a tile for AVX-512 (F, BW, DQ, VL).
-#include <cmath>
-#include <cstdint>
-
 #include "core/half.h"
 #include "kernels/cpu/tile_math.h"
 #include "kernels/cpu/tile_math_tables.h"
+
+#include <cmath>
+#include <cstdint>
 
 #if defined(__x86_64__)
 
@@ -22,7 +22,12 @@ namespace avx512 {
 constexpr int64_t kVectorBytes = 64;
 constexpr int kProductRows = 8;  // 16 of 32 vector registers hold sums
 
+#include "kernels/cpu/vector_math.h"
+// clang-format off
+#include "kernels/cpu/float_units.h"
 #include "kernels/cpu/tile_math_impl.h"
+#include "kernels/cpu/float_tensors.h"
+// clang-format on
 
 }  // namespace avx512
 

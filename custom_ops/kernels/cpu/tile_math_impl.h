@@ -1,65 +1,17 @@
-// The arithmetic of a tile in plain C++ and vector extensions. Each tile_math_<isa>.cc includes this
-// once, inside a namespace of its own and under its own target pragma, after defining kVectorBytes,
-// kProductRows. Nothing here may call an inline function of the standard library: the linker could
-// keep a copy compiled for one instruction set and use it for all.
-//
-// exp: Cody-Waite reduction by ln 2 and the Taylor polynomial of degree 7 on [-ln2/2, ln2/2], whose
-// remainder is below 6e-9 relative; J.-M. Muller, Elementary Functions, section 11.
+// The arithmetic of a tile. Each tile_math_<isa>.cc includes this once, inside a namespace of its
+// own and under its own target pragma, after defining kVectorBytes and kProductRows and including
+// vector_math.h and float_units.h or bfloat16_units.h. Nothing here may call an inline function of
+// the standard library: the linker could keep a copy compiled for one instruction set and use it
+// for all.
 
-constexpr int64_t kLanes = kVectorBytes / static_cast<int64_t>(sizeof(float));
-typedef float Vector __attribute__((vector_size(kVectorBytes)));
-typedef float UnalignedVector __attribute__((vector_size(kVectorBytes), aligned(4), may_alias));
-typedef int32_t IntVector __attribute__((vector_size(kVectorBytes)));
-typedef int32_t UnalignedIntVector
-    __attribute__((vector_size(kVectorBytes), aligned(4), may_alias));
-
-static inline Vector Load(const float* source) {
-  return *reinterpret_cast<const UnalignedVector*>(source);
-}
-
-static inline IntVector Load(const int32_t* source) {
-  return *reinterpret_cast<const UnalignedIntVector*>(source);
-}
-
-static inline void Store(float* destination, Vector value) {
-  *reinterpret_cast<UnalignedVector*>(destination) = value;
-}
-
-static inline Vector Splat(float value) { return value - Vector{}; }
-static inline IntVector Splat(int32_t value) { return value - IntVector{}; }
-
-static inline Vector Select(IntVector mask, Vector yes, Vector no) { return mask ? yes : no; }
-
-static inline Vector Exp(Vector x) {
-  constexpr float kLog2E = 1.44269504088896341f;
-  constexpr float kLn2High = 0.693359375f;
-  constexpr float kLn2Low = -2.12194440e-4f;
-  constexpr float kRounder = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
-  constexpr float kSmallest = -87.0f;      // below this the result is taken as 0
-  constexpr int32_t kExponentBias = 127;
-  constexpr int32_t kMantissaBits = 23;
-  const Vector clamped = Select(x < Splat(kSmallest), Splat(kSmallest), x);
-  const Vector whole = (clamped * kLog2E + kRounder) - kRounder;
-  Vector r = clamped - whole * kLn2High;
-  r = r - whole * kLn2Low;
-  Vector p = Splat(1.0f / 5040.0f);
-  p = p * r + 1.0f / 720.0f;
-  p = p * r + 1.0f / 120.0f;
-  p = p * r + 1.0f / 24.0f;
-  p = p * r + 1.0f / 6.0f;
-  p = p * r + 0.5f;
-  p = p * r + 1.0f;
-  p = p * r + 1.0f;
-  const IntVector exponent = __builtin_convertvector(whole, IntVector) + kExponentBias;
-  const Vector result = p * reinterpret_cast<Vector>(exponent << kMantissaBits);
-  return Select(x < Splat(kSmallest), Splat(0.0f), result);
-}
+static_assert(kTileColumns % (2 * kLanes) == 0, "softmax takes two vectors at a time");
+static_assert(kTileRows % 2 == 0, "the backward takes two rows at a time");
 
 static inline IntVector IsMasked(const TileColumns& columns, int64_t column, IntVector row) {
-  const IntVector lower = (row >= Load(columns.lower_begin + column)) &
-                          (row < Load(columns.lower_end + column));
-  const IntVector upper = (row >= Load(columns.upper_begin + column)) &
-                          (row < Load(columns.upper_end + column));
+  const IntVector lower =
+      (row >= Load(columns.lower_begin + column)) & (row < Load(columns.lower_end + column));
+  const IntVector upper =
+      (row >= Load(columns.upper_begin + column)) & (row < Load(columns.upper_end + column));
   return lower | upper;
 }
 
@@ -70,13 +22,13 @@ static inline void MultiplyBlock(const Product& product, const float* a, const f
     sums[r][0] = product.accumulate ? Load(c + r * product.c_stride) : Splat(0.0f);
     sums[r][1] = product.accumulate ? Load(c + r * product.c_stride + kLanes) : Splat(0.0f);
   }
-  for (int64_t d = 0; d < product.depth; ++d) {
+  for (int64_t d = 0; d < product.depth_units; ++d) {
     const Vector b0 = Load(b);
     const Vector b1 = Load(b + kLanes);
     for (int r = 0; r < kRows; ++r) {
-      const Vector factor = Splat(a[r * product.a_row_stride]);
-      sums[r][0] += factor * b0;
-      sums[r][1] += factor * b1;
+      const Vector factor = Broadcast(a + r * product.a_row_stride);
+      sums[r][0] = MultiplyAdd(sums[r][0], factor, b0);
+      sums[r][1] = MultiplyAdd(sums[r][1], factor, b1);
     }
     a += product.a_depth_stride;
     b += product.b_stride;
@@ -90,117 +42,213 @@ static inline void MultiplyBlock(const Product& product, const float* a, const f
 static void Multiply(const Product& product) {
   for (int64_t n = 0; n < product.width; n += 2 * kLanes) {
     for (int64_t m = 0; m < product.rows; m += kProductRows) {
-      MultiplyBlock<kProductRows>(product, product.a + m * product.a_row_stride, product.b + n,
+      MultiplyBlock<kProductRows>(product,
+                                  product.a + m * product.a_row_stride,
+                                  product.b + n,
                                   product.c + m * product.c_stride + n);
     }
   }
 }
 
-static inline float Largest(Vector values) {
-  float largest = values[0];
-  for (int64_t i = 1; i < kLanes; ++i) {
-    // NaN wins and stays, as in a dense softmax.
-    if (values[i] > largest || values[i] != values[i]) largest = values[i];
-  }
-  return largest;
-}
-
-static inline float Sum(Vector values) {
-  float sum = 0.0f;
-  for (int64_t i = 0; i < kLanes; ++i) sum += values[i];
-  return sum;
-}
-
-static inline float RowMax(float* scores, float scale, const TileColumns* columns, IntVector row) {
+template <bool kMasked>
+static inline float ScaleAndMask(float* scores,
+                                 float scale,
+                                 const TileColumns* columns,
+                                 IntVector row) {
   Vector largest = Splat(-INFINITY);
   for (int64_t c = 0; c < kTileColumns; c += kLanes) {
     Vector score = Load(scores + c) * scale;
-    if (columns != nullptr) {
-      score = Select(IsMasked(*columns, c, row), Splat(-INFINITY), score);
-    }
+    if (kMasked) score = Select(IsMasked(*columns, c, row), Splat(-INFINITY), score);
     Store(scores + c, score);
-    largest = Select((score > largest) | (score != score), score, largest);
+    largest = LargerOf::Combine(score, largest);
   }
-  return Largest(largest);
+  return Fold<LargerOf>(largest);
 }
 
-static void OnlineSoftmax(const SoftmaxState& state, int64_t rows, float scale,
-                          const TileColumns* columns, int64_t row_begin) {
+// Takes a row's maximum up to `tile_max` and what was summed under the old one with it.
+static inline void RaiseRowMax(const OnlineSoftmax& state, int64_t r, float tile_max) {
+  const float old_max = state.row_max[r];
+  if (!(tile_max > old_max || tile_max != tile_max)) return;
+  const float rescale = Exp(Splat(old_max - tile_max))[0];
+  float* out = state.out + r * state.out_stride;
+  for (int64_t d = 0; d < state.out_stride; d += kLanes) Store(out + d, Load(out + d) * rescale);
+  state.row_sum[r] *= rescale;
+  state.row_max[r] = tile_max;
+}
+
+template <bool kMasked>
+static inline void UpdateSoftmax(const OnlineSoftmax& state,
+                                 int64_t rows,
+                                 float scale,
+                                 const TileColumns* columns,
+                                 int64_t row_begin) {
   for (int64_t r = 0; r < rows; ++r) {
     float* scores = state.scores + r * kTileColumns;
+    float* weights = state.weights + r * (kTileColumns / kDepthPerUnit);
     const IntVector row = Splat(static_cast<int32_t>(row_begin + r));
-    const float tile_max = RowMax(scores, scale, columns, row);
+    const float tile_max = ScaleAndMask<kMasked>(scores, scale, columns, row);
     if (tile_max == -INFINITY) {
-      for (int64_t c = 0; c < kTileColumns; c += kLanes) Store(scores + c, Splat(0.0f));
+      for (int64_t c = 0; c < kTileColumns / kDepthPerUnit; c += kLanes) {
+        Store(weights + c, Splat(0.0f));
+      }
       continue;
     }
-    const float old_max = state.row_max[r];
-    const float new_max = tile_max > old_max || tile_max != tile_max ? tile_max : old_max;
-    if (new_max != old_max) {
-      const float rescale = Exp(Splat(old_max - new_max))[0];
-      float* out = state.out + r * state.out_stride;
-      for (int64_t d = 0; d < state.out_stride; d += kLanes) {
-        Store(out + d, Load(out + d) * rescale);
-      }
-      state.row_sum[r] *= rescale;
-      state.row_max[r] = new_max;
-    }
+    RaiseRowMax(state, r, tile_max);
     Vector sum = Splat(0.0f);
-    for (int64_t c = 0; c < kTileColumns; c += kLanes) {
-      const Vector weight = Exp(Load(scores + c) - new_max);
-      Store(scores + c, weight);
-      sum += weight;
+    for (int64_t c = 0; c < kTileColumns; c += 2 * kLanes) {
+      const Vector low = Exp(Load(scores + c) - state.row_max[r]);
+      const Vector high = Exp(Load(scores + c + kLanes) - state.row_max[r]);
+      StoreRowUnits(weights, c, low, high);
+      sum += low + high;
     }
-    state.row_sum[r] += Sum(sum);
+    state.row_sum[r] += Fold<SumOf>(sum);
   }
 }
 
-static void SoftmaxBackward(const BackwardTile& tile, int64_t rows, float scale,
-                            const TileColumns* columns, int64_t row_begin) {
-  for (int64_t r = 0; r < rows; ++r) {
-    float* scores = tile.scores + r * kTileColumns;
-    float* grad_scores = tile.grad_scores + r * kTileColumns;
+static void UpdateOnlineSoftmax(const OnlineSoftmax& state,
+                                int64_t rows,
+                                float scale,
+                                const TileColumns* columns,
+                                int64_t row_begin) {
+  if (columns == nullptr) {
+    UpdateSoftmax<false>(state, rows, scale, columns, row_begin);
+  } else {
+    UpdateSoftmax<true>(state, rows, scale, columns, row_begin);
+  }
+}
+
+struct WeightAndGrad {
+  Vector weight;
+  Vector grad;
+};
+
+template <bool kMasked>
+static inline WeightAndGrad BackwardCells(const SoftmaxBackward& tile,
+                                          int64_t r,
+                                          int64_t c,
+                                          float scale,
+                                          const TileColumns* columns,
+                                          int64_t row_begin) {
+  const int64_t cell = r * kTileColumns + c;
+  WeightAndGrad cells;
+  cells.weight = Exp(Load(tile.scores + cell) * scale - tile.softmax_lse[r]);
+  cells.grad = cells.weight * (Load(tile.grad_weights + cell) - tile.delta[r]) * scale;
+  if (kMasked) {
     const IntVector row = Splat(static_cast<int32_t>(row_begin + r));
-    for (int64_t c = 0; c < kTileColumns; c += kLanes) {
-      Vector weight = Exp(Load(scores + c) * scale - tile.softmax_lse[r]);
-      Vector grad = weight * (Load(grad_scores + c) - tile.delta[r]) * scale;
-      if (columns != nullptr) {
-        const IntVector masked = IsMasked(*columns, c, row);
-        weight = Select(masked, Splat(0.0f), weight);
-        grad = Select(masked, Splat(0.0f), grad);
+    const IntVector masked = IsMasked(*columns, c, row);
+    cells.weight = Select(masked, Splat(0.0f), cells.weight);
+    cells.grad = Select(masked, Splat(0.0f), cells.grad);
+  }
+  return cells;
+}
+
+// Two rows by two vectors at a time, since a unit may pair either neighbour.
+template <bool kMasked>
+static inline void GradientOfSoftmax(const SoftmaxBackward& tile,
+                                     int64_t rows,
+                                     float scale,
+                                     const TileColumns* columns,
+                                     int64_t row_begin) {
+  const WeightAndGrad nothing{Splat(0.0f), Splat(0.0f)};
+  constexpr int64_t kRowUnits = kTileColumns / kDepthPerUnit;
+  for (int64_t r = 0; r < rows; r += 2) {
+    for (int64_t c = 0; c < kTileColumns; c += 2 * kLanes) {
+      WeightAndGrad cells[2][2] = {{nothing, nothing}, {nothing, nothing}};
+      for (int64_t i = 0; i < 2 && r + i < rows; ++i) {
+        for (int64_t j = 0; j < 2; ++j) {
+          cells[i][j] =
+              BackwardCells<kMasked>(tile, r + i, c + j * kLanes, scale, columns, row_begin);
+        }
+        StoreRowUnits(tile.grad_scores + (r + i) * kRowUnits,
+                      c,
+                      cells[i][0].grad,
+                      cells[i][1].grad);
       }
-      Store(scores + c, weight);
-      Store(grad_scores + c, grad);
+      for (int64_t j = 0; j < 2; ++j) {
+        const int64_t column = c + j * kLanes;
+        StoreRowPair(tile.weights_transposed, r, column, cells[0][j].weight, cells[1][j].weight);
+        StoreRowPair(tile.grad_scores_transposed, r, column, cells[0][j].grad, cells[1][j].grad);
+      }
+    }
+  }
+}
+
+static void ComputeSoftmaxBackward(const SoftmaxBackward& tile,
+                                   int64_t rows,
+                                   float scale,
+                                   const TileColumns* columns,
+                                   int64_t row_begin) {
+  if (columns == nullptr) {
+    GradientOfSoftmax<false>(tile, rows, scale, columns, row_begin);
+  } else {
+    GradientOfSoftmax<true>(tile, rows, scale, columns, row_begin);
+  }
+}
+
+static inline void ZeroUnits(float* units, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) units[i] = 0.0f;
+}
+
+template <typename T>
+static void LoadRowsTyped(const TileLoad& load) {
+  const T* source = static_cast<const T*>(load.source);
+  const int64_t units = load.head_dim / kDepthPerUnit;
+  for (int64_t r = 0; r < load.rows; ++r) {
+    float* row = load.tile + r * load.stride;
+    for (int64_t u = 0; u < units; ++u) {
+      row[u] = MakeUnit(source + r * load.source_row_stride + u * kDepthPerUnit, 1);
+    }
+    ZeroUnits(row + units, load.stride - units);
+  }
+  ZeroUnits(load.tile + load.rows * load.stride, (kTileRows - load.rows) * load.stride);
+}
+
+template <typename T>
+static void LoadColumnsTyped(const TileLoad& load) {
+  const T* source = static_cast<const T*>(load.source);
+  const int64_t units = load.head_dim / kDepthPerUnit;
+  for (int64_t r = 0; r < load.rows; ++r) {
+    for (int64_t u = 0; u < units; ++u) {
+      load.tile[u * load.stride + r] =
+          MakeUnit(source + r * load.source_row_stride + u * kDepthPerUnit, 1);
+    }
+  }
+  for (int64_t u = 0; u < units; ++u) {
+    ZeroUnits(load.tile + u * load.stride + load.rows, kTileColumns - load.rows);
+  }
+}
+
+template <typename T>
+static void LoadDepthRowsTyped(const TileLoad& load) {
+  const T* source = static_cast<const T*>(load.source);
+  const int64_t whole_units = load.rows / kDepthPerUnit;
+  for (int64_t u = 0; u < whole_units; ++u) {
+    const T* row = source + u * kDepthPerUnit * load.source_row_stride;
+    float* units = load.tile + u * load.stride;
+    for (int64_t d = 0; d < load.head_dim; ++d) {
+      units[d] = MakeUnit(row + d, load.source_row_stride);
+    }
+    ZeroUnits(units + load.head_dim, load.stride - load.head_dim);
+  }
+  float* rest = load.tile + whole_units * load.stride;
+  ZeroUnits(rest, (kTileRows / kDepthPerUnit - whole_units) * load.stride);
+  if (whole_units * kDepthPerUnit < load.rows) {
+    const T* last = source + (load.rows - 1) * load.source_row_stride;
+    for (int64_t d = 0; d < load.head_dim; ++d) {
+      const T pair[2] = {last[d], FromFloat<T>(0.0f)};
+      rest[d] = MakeUnit(pair, 1);
     }
   }
 }
 
 template <typename T>
-static void LoadTyped(const T* source, int64_t row_stride, int64_t rows, int64_t head_dim,
-                      int64_t rows_padded, float* tile, int64_t stride) {
-  for (int64_t r = 0; r < rows; ++r) {
-    for (int64_t d = 0; d < head_dim; ++d) {
-      tile[r * stride + d] = ToFloat(source[r * row_stride + d]);
-    }
-    for (int64_t d = head_dim; d < stride; ++d) tile[r * stride + d] = 0.0f;
-  }
-  for (int64_t i = rows * stride; i < rows_padded * stride; ++i) tile[i] = 0.0f;
-}
-
-template <typename T>
-static void LoadTransposedTyped(const T* source, int64_t row_stride, int64_t rows,
-                                int64_t head_dim, float* tile) {
-  for (int64_t d = 0; d < head_dim; ++d) {
-    for (int64_t r = 0; r < rows; ++r) {
-      tile[d * kTileColumns + r] = ToFloat(source[r * row_stride + d]);
-    }
-    for (int64_t r = rows; r < kTileColumns; ++r) tile[d * kTileColumns + r] = 0.0f;
-  }
-}
-
-template <typename T>
-static void StoreTyped(const float* tile, int64_t stride, const float* row_scale, int64_t rows,
-                       int64_t head_dim, T* destination, int64_t row_stride) {
+static void StoreTyped(const float* tile,
+                       int64_t stride,
+                       const float* row_scale,
+                       int64_t rows,
+                       int64_t head_dim,
+                       T* destination,
+                       int64_t row_stride) {
   for (int64_t r = 0; r < rows; ++r) {
     const float scale = row_scale == nullptr ? 1.0f : row_scale[r];
     for (int64_t d = 0; d < head_dim; ++d) {
@@ -208,51 +256,3 @@ static void StoreTyped(const float* tile, int64_t stride, const float* row_scale
     }
   }
 }
-
-static void LoadTile(DataType dtype, const void* source, int64_t row_stride, int64_t rows,
-                     int64_t head_dim, int64_t rows_padded, float* tile, int64_t stride) {
-  switch (dtype) {
-    case DataType::kFloat32:
-      return LoadTyped(static_cast<const float*>(source), row_stride, rows, head_dim, rows_padded,
-                       tile, stride);
-    case DataType::kFloat16:
-      return LoadTyped(static_cast<const Float16*>(source), row_stride, rows, head_dim,
-                       rows_padded, tile, stride);
-    case DataType::kBFloat16:
-      return LoadTyped(static_cast<const BFloat16*>(source), row_stride, rows, head_dim,
-                       rows_padded, tile, stride);
-  }
-}
-
-static void LoadTransposedTile(DataType dtype, const void* source, int64_t row_stride,
-                               int64_t rows, int64_t head_dim, float* tile) {
-  switch (dtype) {
-    case DataType::kFloat32:
-      return LoadTransposedTyped(static_cast<const float*>(source), row_stride, rows, head_dim,
-                                 tile);
-    case DataType::kFloat16:
-      return LoadTransposedTyped(static_cast<const Float16*>(source), row_stride, rows, head_dim,
-                                 tile);
-    case DataType::kBFloat16:
-      return LoadTransposedTyped(static_cast<const BFloat16*>(source), row_stride, rows, head_dim,
-                                 tile);
-  }
-}
-
-static void StoreTile(DataType dtype, const float* tile, int64_t stride, const float* row_scale,
-                      int64_t rows, int64_t head_dim, void* destination, int64_t row_stride) {
-  switch (dtype) {
-    case DataType::kFloat32:
-      return StoreTyped(tile, stride, row_scale, rows, head_dim, static_cast<float*>(destination),
-                        row_stride);
-    case DataType::kFloat16:
-      return StoreTyped(tile, stride, row_scale, rows, head_dim,
-                        static_cast<Float16*>(destination), row_stride);
-    case DataType::kBFloat16:
-      return StoreTyped(tile, stride, row_scale, rows, head_dim,
-                        static_cast<BFloat16*>(destination), row_stride);
-  }
-}
-
-static constexpr TileMath kTileMath = {Multiply, OnlineSoftmax,      SoftmaxBackward,
-                                       LoadTile, LoadTransposedTile, StoreTile};

@@ -9,5 +9,6 @@ namespace flashmask::cpu {
 const TileMath& PortableTileMath();
 const TileMath& Avx2TileMath();
 const TileMath& Avx512TileMath();
+const TileMath& Avx512Bf16TileMath();  // bfloat16 tensors only
 
 }  // namespace flashmask::cpu

@@ -1,11 +1,11 @@
 #pragma once
 
+#include "kernels/cpu/tile_config.h"
+
 #include <cstdint>
 #include <memory>
 #include <new>
 #include <vector>
-
-#include "kernels/cpu/tile_config.h"
 
 namespace flashmask::cpu {
 
@@ -17,6 +17,9 @@ class Workspace {
       : data_(static_cast<float*>(
             ::operator new(static_cast<size_t>(num_floats) * sizeof(float), kAlignment))),
         next_(data_.get()) {}
+
+  float* data() { return data_.get(); }
+  const float* data() const { return data_.get(); }
 
   // The caller sums up what it takes when it sizes the workspace.
   float* Take(int64_t num_floats) {

@@ -1,0 +1,94 @@
+// Vectors of floats in GCC and Clang vector extensions. Included by tile_math_impl.h inside the
+// namespace and under the target pragma of one instruction set, which defines kVectorBytes.
+//
+// Exp: Cody-Waite reduction by ln 2 and the Taylor polynomial of degree 7 on [-ln2/2, ln2/2], whose
+// remainder is below 6e-9 relative; J.-M. Muller, Elementary Functions, section 11.
+
+constexpr int64_t kLanes = kVectorBytes / static_cast<int64_t>(sizeof(float));
+typedef float Vector __attribute__((vector_size(kVectorBytes)));
+typedef float UnalignedVector __attribute__((vector_size(kVectorBytes), aligned(4), may_alias));
+typedef int32_t IntVector __attribute__((vector_size(kVectorBytes)));
+typedef int32_t UnalignedIntVector
+    __attribute__((vector_size(kVectorBytes), aligned(4), may_alias));
+
+static inline Vector Load(const float* source) {
+  return *reinterpret_cast<const UnalignedVector*>(source);
+}
+
+static inline IntVector Load(const int32_t* source) {
+  return *reinterpret_cast<const UnalignedIntVector*>(source);
+}
+
+static inline void Store(float* destination, Vector value) {
+  *reinterpret_cast<UnalignedVector*>(destination) = value;
+}
+
+static inline Vector Splat(float value) { return value - Vector{}; }
+static inline IntVector Splat(int32_t value) { return value - IntVector{}; }
+
+static inline Vector Select(IntVector mask, Vector yes, Vector no) { return mask ? yes : no; }
+
+static inline Vector Exp(Vector x) {
+  constexpr float kLog2E = 1.44269504088896341f;
+  constexpr float kLn2High = 0.693359375f;
+  constexpr float kLn2Low = -2.12194440e-4f;
+  constexpr float kRounder = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
+  constexpr float kSmallest = -87.0f;      // below this the result is taken as 0
+  constexpr int32_t kExponentBias = 127;
+  constexpr int32_t kMantissaBits = 23;
+  const Vector clamped = Select(x < Splat(kSmallest), Splat(kSmallest), x);
+  const Vector whole = (clamped * kLog2E + kRounder) - kRounder;
+  Vector r = clamped - whole * kLn2High;
+  r = r - whole * kLn2Low;
+  Vector p = Splat(1.0f / 5040.0f);
+  p = p * r + 1.0f / 720.0f;
+  p = p * r + 1.0f / 120.0f;
+  p = p * r + 1.0f / 24.0f;
+  p = p * r + 1.0f / 6.0f;
+  p = p * r + 0.5f;
+  p = p * r + 1.0f;
+  p = p * r + 1.0f;
+  const IntVector exponent = __builtin_convertvector(whole, IntVector) + kExponentBias;
+  const Vector result = p * reinterpret_cast<Vector>(exponent << kMantissaBits);
+  return Select(x < Splat(kSmallest), Splat(0.0f), result);
+}
+
+// The larger of two, lane by lane; NaN wins and stays, as in a dense softmax.
+struct LargerOf {
+  template <typename Floats>
+  static inline Floats Combine(Floats a, Floats b) {
+    return ((a > b) | (a != a)) ? a : b;
+  }
+};
+
+struct SumOf {
+  template <typename Floats>
+  static inline Floats Combine(Floats a, Floats b) {
+    return a + b;
+  }
+};
+
+// Folds lanes in halves: few steps, always in the same order.
+template <typename Operation, int64_t kBytes>
+static inline float Fold(const float* lanes) {
+  constexpr int64_t kHalf = kBytes / 2 / static_cast<int64_t>(sizeof(float));
+  if constexpr (kHalf == 1) {
+    return Operation::Combine(lanes[0], lanes[1]);
+  } else {
+    typedef float Half __attribute__((vector_size(kBytes / 2)));
+    Half low, high;
+    __builtin_memcpy(&low, lanes, sizeof(low));
+    __builtin_memcpy(&high, lanes + kHalf, sizeof(high));
+    const Half folded = Operation::Combine(low, high);
+    float rest[kHalf];
+    __builtin_memcpy(rest, &folded, sizeof(folded));
+    return Fold<Operation, kBytes / 2>(rest);
+  }
+}
+
+template <typename Operation>
+static inline float Fold(Vector values) {
+  float lanes[kLanes];
+  Store(lanes, values);
+  return Fold<Operation, kVectorBytes>(lanes);
+}

@@ -1,0 +1,72 @@
+"""Preference training (DPO): the prompt once, then its answers, each blind to the others.
+
+A prompt of 2 tokens, a chosen answer of 2 and a rejected one of 3:
+
+    # . . . . . .
+    # # . . . . .
+    # # # . . . .
+    # # # # . . .
+    # # . . # . .
+    # # . . # # .
+    # # . . # # #
+
+The mask is that of `share_question`, for any number of answers. Each answer gets what it would get
+in a row of its own behind the prompt, if its positions restart where the prompt ends.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from paddle_flashmask.indices import ColumnMask
+from paddle_flashmask.recipes._arguments import Groups
+from paddle_flashmask.recipes._spans import mask_question_groups
+from paddle_flashmask.recipes.share_question import is_visible as shares_question
+
+__all__ = ["EXAMPLES", "dpo", "is_visible"]
+
+EXAMPLES: dict[str, dict[str, Any]] = {
+    "chosen and rejected": {"groups": [(2, [2, 3])]},
+    "two prompts": {"groups": [(2, [1, 2]), (1, [3, 1])]},
+    "three answers": {"groups": [(1, [2, 1, 2])]},
+    "single tokens, padding": {"groups": [(1, [1, 1])], "seq_len": 5},
+    "only padding": {"groups": [], "seq_len": 2},
+    "no token": {"groups": []},
+}
+
+
+def dpo(groups: Groups, seq_len: int | None = None) -> ColumnMask:
+    """Return the mask of packed prompts with their chosen and rejected answers.
+
+    Args:
+        groups: [(question_length, [answer_length, ...]), ...] in the order of the row; a group is
+            its prompt, then its answers. At least 1 answer, every length at least 1.
+        seq_len: length of the row, S; None for the sum of all lengths. The tail is padding: it
+            sees nothing and nobody sees it.
+
+    Returns:
+        A causal `ColumnMask` with int32 indices [1, 1, S, 1]: lower_start is the end of the group
+        for a prompt's column, the end of its answer for an answer's, j for a padding column j.
+
+    Raises:
+        TypeError: groups does not have this form, or a length is not an int.
+        ValueError: a prompt or answer is empty or missing, a number does not fit int32, or the
+            sum exceeds seq_len.
+
+    Example:
+        >>> dpo([(2, [2, 3])]).startend_row_indices[0, 0, :, 0].tolist()
+        [7, 7, 4, 4, 7, 7, 7]
+    """
+    return mask_question_groups(groups, seq_len)
+
+
+def is_visible(row: int, column: int, *, groups: Groups, seq_len: int | None = None) -> bool:
+    """Tell whether `row` sees `column`: not later, and in its own prompt or its own answer.
+
+    Args:
+        row: position of the query.
+        column: position of the key.
+        groups: as for `dpo`.
+        seq_len: as for `dpo`.
+    """
+    return shares_question(row, column, groups=groups, seq_len=seq_len)

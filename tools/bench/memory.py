@@ -1,0 +1,81 @@
+"""Peak memory of one forward and backward of `flashmask_attention` on the CPU, by length.
+
+    python tools/bench/memory.py [--lengths 8192 16384 32768] [--dtype float32]
+
+Each length runs in a process of its own. Printed is the growth of the process's peak resident
+memory over the call, beside the memory of the tensors the caller holds (q, k, v, out and their
+gradients) and that of one dense score matrix of all heads. Mask: causal documents of about 1000
+tokens. Linux only (reads VmHWM).
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from pathlib import Path
+
+MIB = 2**20
+BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+TENSORS = 8  # q, k, v, out and the gradient of each
+DOCUMENT = 1000
+
+
+def peak_resident() -> int:
+    """Return the peak resident memory of this process in bytes."""
+    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    raise OSError("/proc/self/status has no VmHWM line")
+
+
+def measure(length: int, heads: int, head_dim: int, dtype: str) -> int:
+    """Return the growth of the peak in bytes over one forward and backward."""
+    import paddle
+
+    from paddle_flashmask import flashmask_attention, recipes
+
+    lengths = [DOCUMENT] * (length // DOCUMENT)
+    mask = recipes.causal_document(lengths, length)
+    warm = paddle.ones([1, 1, 1, head_dim], dtype)
+    warm.stop_gradient = False
+    flashmask_attention(warm, warm, warm, causal=True).sum().backward()
+    before = peak_resident()
+    shape = [1, length, heads, head_dim]
+    q, k, v = (paddle.randn(shape).astype(dtype) for _ in range(3))
+    for tensor in (q, k, v):
+        tensor.stop_gradient = False
+    out = flashmask_attention(q, k, v, *mask)
+    paddle.grad([out], [q, k, v], [paddle.ones_like(out)])
+    return peak_resident() - before
+
+
+def main() -> None:
+    """Measure every length in a fresh process and print a table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--lengths", type=int, nargs="+", default=[8192, 16384, 32768])
+    parser.add_argument("--heads", type=int, default=4)
+    parser.add_argument("--head-dim", type=int, default=64)
+    parser.add_argument("--dtype", choices=sorted(BYTES), default="float32")
+    parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.one:
+        print(measure(options.lengths[0], options.heads, options.head_dim, options.dtype))
+        return
+    print(f"{'S':>8} {'peak MiB':>10} {'tensors MiB':>12} {'dense scores MiB':>17}")
+    for length in options.lengths:
+        command = [sys.executable, __file__, "--one", "--lengths", str(length)]
+        command += ["--heads", str(options.heads), "--head-dim", str(options.head_dim)]
+        command += ["--dtype", options.dtype]
+        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+        size = BYTES[options.dtype]
+        tensors = TENSORS * length * options.heads * options.head_dim * size
+        scores = options.heads * length * length * size
+        peak = int(done.stdout.split()[-1])
+        print(f"{length:>8} {peak / MIB:>10.1f} {tensors / MIB:>12.1f} {scores / MIB:>17.0f}")
+
+
+if __name__ == "__main__":
+    main()
