@@ -1,4 +1,4 @@
-"""Seeds that can be repeated, and markers for hardware that is not everywhere."""
+"""Seeds that can be repeated; skips for hardware that is missing; the switch for wide sweeps."""
 
 from __future__ import annotations
 
@@ -13,12 +13,6 @@ import pytest
 SEED_VARIABLE = "FLASHMASK_TEST_SEED"
 SEED_LIMIT = 2**31
 
-MARKERS = {
-    "gpu": "needs a CUDA device and a Paddle built for CUDA",
-    "sm90a": "needs a Hopper GPU (compute capability 9.0)",
-    "slow": "a wide sweep, left out unless --slow is given",
-}
-
 hypothesis.settings.register_profile(
     "flashmask", deadline=None, database=None, print_blob=True, max_examples=60
 )
@@ -31,8 +25,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    for name, meaning in MARKERS.items():
-        config.addinivalue_line("markers", f"{name}: {meaning}")
     seed = config.getoption("--seed")
     if seed is None:
         seed = int(os.environ.get(SEED_VARIABLE) or secrets.randbelow(SEED_LIMIT))
