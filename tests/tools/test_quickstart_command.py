@@ -69,3 +69,9 @@ def test_tiles_line_counts_visited_tiles():
     assert (
         tiles_line(6, 3, 1, "forward") == "tiles visited, forward: 4 of 10 (40.0%; 3 partly masked)"
     )
+
+
+def test_pins_agree_with_those_of_the_tests():
+    pins = TRAIN.with_name("requirements.txt").read_text().splitlines()
+    tests = (TRAIN.parents[1] / "requirements-test.txt").read_text().splitlines()
+    assert [pin for pin in pins if not pin.startswith("#") and pin not in tests] == []
