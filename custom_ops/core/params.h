@@ -71,6 +71,7 @@ struct BackwardParams {
   TensorView grad_query;                    // [B, Sq, Hq, D]
   TensorView grad_key;                      // [B, Sk, Hk, D]
   TensorView grad_value;                    // [B, Sk, Hk, D]
+  bool deterministic = false;               // GPU: the same bits in every run; the CPU always is
   Execution execution;
 };
 

@@ -176,8 +176,9 @@ class ForwardBlock {
   }
 
   __device__ __forceinline__ void ComputeScores(float (&scores)[kRowTiles][kScoreTiles][4]) {
-    const uint32_t query = ptx::SharedAddress(shared_->query);
-    const uint32_t key = ptx::SharedAddress(shared_->key);
+    const uint32_t query = LeftAddress<kHeadDim>(ptx::SharedAddress(shared_->query),
+                                                 Warp() * Config::kRowsPerWarp, Lane());
+    const uint32_t key = RightRowsAddress<kHeadDim>(ptx::SharedAddress(shared_->key), Lane());
 #pragma unroll
     for (int r = 0; r < kRowTiles; ++r) {
 #pragma unroll
@@ -188,12 +189,12 @@ class ForwardBlock {
       uint32_t a[kRowTiles][4];
 #pragma unroll
       for (int r = 0; r < kRowTiles; ++r) {
-        LoadLeft<kHeadDim>(a[r], query, Warp() * Config::kRowsPerWarp + r * 16, k, Lane());
+        ptx::LdMatrixX4(a[r], Step<kHeadDim>(query, r * 16, 2 * k));
       }
 #pragma unroll
       for (int n = 0; n < kScoreTiles; n += 2) {
         uint32_t b[4];
-        LoadRightRows<kHeadDim>(b, key, n * 8, k, Lane());
+        ptx::LdMatrixX4(b, Step<kHeadDim>(key, n * 8, 2 * k));
 #pragma unroll
         for (int r = 0; r < kRowTiles; ++r) {
           ptx::MmaM16N8K16<Element>(scores[r][n], a[r], b[0], b[1]);
@@ -276,7 +277,8 @@ class ForwardBlock {
 
   __device__ __forceinline__ void AddWeightedValues(
       const float (&weights)[kRowTiles][kScoreTiles][4]) {
-    const uint32_t value = ptx::SharedAddress(shared_->value);
+    const uint32_t value =
+        RightColumnsAddress<kHeadDim>(ptx::SharedAddress(shared_->value), Lane());
 #pragma unroll
     for (int k = 0; k < kColumns / 16; ++k) {
       uint32_t a[kRowTiles][4];
@@ -287,7 +289,7 @@ class ForwardBlock {
 #pragma unroll
       for (int d = 0; d < kOutTiles; d += 2) {
         uint32_t b[4];
-        LoadRightColumns<kHeadDim>(b, value, k * 16, d, Lane());
+        ptx::LdMatrixX4Trans(b, Step<kHeadDim>(value, k * 16, d));
 #pragma unroll
         for (int r = 0; r < kRowTiles; ++r) {
           ptx::MmaM16N8K16<Element>(out_sum_[r][d], a[r], b[0], b[1]);

@@ -15,28 +15,32 @@
 
 namespace flashmask::sm80 {
 
-// Rows [row, row + 16), depth [16 k, 16 k + 16) of a tile, as left operand.
+// Where in a tile a lane's part of an operand starts. Depth and columns are stepped through by an
+// exclusive or, which the swizzle allows since a row is a whole number of 128-byte segments: one
+// register serves all steps.
+
+// Left operand, 16 rows by 16 of depth, from row `row` of the tile.
 template <int kHeadDim>
-__device__ __forceinline__ void LoadLeft(uint32_t (&a)[4], uint32_t tile, int row, int k,
-                                         int lane) {
-  ptx::LdMatrixX4(a, tile + TileOffset<kHeadDim>(row + lane % 16, 2 * k + lane / 16));
+__device__ __forceinline__ uint32_t LeftAddress(uint32_t tile, int row, int lane) {
+  return tile + TileOffset<kHeadDim>(row + lane % 16, lane / 16);
 }
 
-// As right operands of two products: rows [row, row + 16) are the columns of the result, depth
-// [16 k, 16 k + 16) lies along the tile's rows. b[0], b[1] for the first 8 columns, b[2], b[3] next.
+// Two right operands whose result columns are the tile's first 16 rows, 16 of depth.
 template <int kHeadDim>
-__device__ __forceinline__ void LoadRightRows(uint32_t (&b)[4], uint32_t tile, int row, int k,
-                                              int lane) {
-  ptx::LdMatrixX4(b, tile + TileOffset<kHeadDim>(row + lane % 8 + lane / 16 * 8,
-                                                 2 * k + lane / 8 % 2));
+__device__ __forceinline__ uint32_t RightRowsAddress(uint32_t tile, int lane) {
+  return tile + TileOffset<kHeadDim>(lane % 8 + lane / 16 * 8, lane / 8 % 2);
 }
 
-// As right operands of two products: rows [row, row + 16) are the depth, columns of the result are
-// chunk `chunk` (8 of them: b[0], b[1]) and the next (b[2], b[3]).
+// Two right operands whose depth is the tile's first 16 rows, 16 result columns.
 template <int kHeadDim>
-__device__ __forceinline__ void LoadRightColumns(uint32_t (&b)[4], uint32_t tile, int row,
-                                                 int chunk, int lane) {
-  ptx::LdMatrixX4Trans(b, tile + TileOffset<kHeadDim>(row + lane % 16, chunk + lane / 16));
+__device__ __forceinline__ uint32_t RightColumnsAddress(uint32_t tile, int lane) {
+  return tile + TileOffset<kHeadDim>(lane % 16, lane / 16);
+}
+
+// Address `rows` further down the tile and `chunks` of 8 elements further along its rows.
+template <int kHeadDim>
+__device__ __forceinline__ uint32_t Step(uint32_t address, int rows, int chunks) {
+  return (address ^ static_cast<uint32_t>(chunks * 16)) + static_cast<uint32_t>(rows * kHeadDim * 2);
 }
 
 template <typename Element>

@@ -5,6 +5,7 @@
 #include "core/params.h"
 #include "core/status.h"
 #include "kernels/common/cuda_check.h"
+#include "kernels/common/device.h"
 #include "kernels/common/mask_plan.h"
 #include "kernels/sm80/forward.cuh"
 #include "kernels/sm80/tile_config.h"
@@ -71,6 +72,8 @@ Status LaunchForwardKernel(const ForwardArguments& args, unsigned blocks, cudaSt
 template <typename Config>
 Status LaunchForward(const ForwardParams& params) {
   const AttentionSizes& sizes = params.sizes;
+  const DeviceGuard guard(params.execution.device);
+  if (!guard.status().ok()) return guard.status();
   const auto stream = static_cast<cudaStream_t>(params.execution.stream);
   const MaskPlanView plan = LayOutMaskPlan(sizes, params.execution.workspace);
   const int64_t blocks = sizes.batch * sizes.num_heads * plan.num_row_blocks;

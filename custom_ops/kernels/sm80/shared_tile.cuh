@@ -33,7 +33,7 @@ __device__ __forceinline__ void LoadTileAsync(uint32_t shared, const Element* gl
   for (int pass = 0; pass < kRows / kRowsPerPass; ++pass) {
     const int row = first_row + pass * kRowsPerPass;
     const bool valid = in_head && row < rows;
-    ptx::CpAsync16(shared + TileOffset<kHeadDim>(row, chunk), valid ? source : global, valid);
+    ptx::CpAsync16(shared + TileOffset<kHeadDim>(row, chunk), source, valid);
     source += kRowsPerPass * row_stride;
   }
 }
