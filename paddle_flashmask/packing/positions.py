@@ -57,4 +57,5 @@ def _lengths(restarts: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) -> list[
         return []
     starts = np.flatnonzero(restarts[1:]) + 1
     edges: list[int] = [0, *starts.tolist(), restarts.size]
-    return np.diff(edges).tolist()
+    lengths: list[int] = np.diff(edges).tolist()
+    return lengths
