@@ -83,7 +83,7 @@ def flashmask_attention(
         >>> import paddle
         >>> q = k = v = paddle.ones([1, 3, 1, 8])
         >>> documents = paddle.to_tensor([[[[2], [2], [3]]]], dtype="int32")
-        >>> flashmask_attention(q, k, v, documents, causal=True).shape
+        >>> list(flashmask_attention(q, k, v, documents, causal=True).shape)
         [1, 3, 1, 8]
     """
     _check_supported(
