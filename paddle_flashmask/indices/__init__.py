@@ -1,0 +1,46 @@
+"""The mask format: row intervals per key column, their rules and their dense meaning.
+
+A mask is an int32 array `startend_row_indices` of shape [B, Hm, Sk, C] and a flag `causal`.
+Column j holds C row numbers that bound at most two half-open intervals of *masked* query rows:
+
+| causal | C | masked rows of column j                                   |
+|--------|---|-----------------------------------------------------------|
+| True   | 1 | [lower_start, Sq)          and the rows above the diagonal |
+| True   | 2 | [lower_start, lower_end)   and the rows above the diagonal |
+| False  | 2 | [lower_start, Sq)          and [0, upper_end)              |
+| False  | 4 | [lower_start, lower_end)   and [upper_start, upper_end)    |
+
+The diagonal is aligned to the bottom right: row i may see column j only if j <= i + Sk - Sq.
+Numbers are signed and count as if clipped to [0, Sq]; start >= end is an empty interval.
+Source: `paddle.nn.functional.flashmask_attention` (Paddle 3.3) and arXiv 2410.01359, section 4.
+
+Everything here is numpy and linear in Sk, but for `to_dense`, which is the definition.
+"""
+
+from __future__ import annotations
+
+from paddle_flashmask.indices.bounds import diagonal_rows, lower_causal, to_bounds
+from paddle_flashmask.indices.dense import to_dense
+from paddle_flashmask.indices.form import (
+    CAUSAL_WIDTHS,
+    INT32_MAX,
+    NON_CAUSAL_WIDTHS,
+    ColumnMask,
+    check,
+    check_form,
+)
+from paddle_flashmask.indices.narrowing import narrow
+
+__all__ = [
+    "CAUSAL_WIDTHS",
+    "INT32_MAX",
+    "NON_CAUSAL_WIDTHS",
+    "ColumnMask",
+    "check",
+    "check_form",
+    "diagonal_rows",
+    "lower_causal",
+    "narrow",
+    "to_bounds",
+    "to_dense",
+]
