@@ -14,13 +14,20 @@ The diagonal is aligned to the bottom right: row i may see column j only if j <=
 Numbers are signed and count as if clipped to [0, Sq]; start >= end is an empty interval.
 Source: `paddle.nn.functional.flashmask_attention` (Paddle 3.3) and arXiv 2410.01359, section 4.
 
-Everything here is numpy and linear in Sk, but for `to_dense`, which is the definition.
+Everything here is numpy and linear in Sk, but for `to_dense`, which is the definition, and
+`from_dense`, its inverse. What there is:
+
+* form and meaning: `ColumnMask`, `check`, `to_bounds`, `to_dense`, `is_same`;
+* other forms: `from_dense`, `narrow`, `lower_causal`, `collapse_heads`;
+* from packed rows: `from_cu_seqlens`, `from_segment_ids`, `from_position_ids`;
+* several masks in one, one in parts: `intersect`, `concatenate`, `stack`, `for_kv_step`;
+* before a run: `inspect`, `check_values`, `count_visible`, `tile_statistics`, `cost`.
 """
 
 from __future__ import annotations
 
 from paddle_flashmask.indices.bounds import diagonal_rows, lower_causal, to_bounds
-from paddle_flashmask.indices.dense import to_dense
+from paddle_flashmask.indices.dense import from_dense, to_dense
 from paddle_flashmask.indices.form import (
     CAUSAL_WIDTHS,
     INT32_MAX,
@@ -29,7 +36,7 @@ from paddle_flashmask.indices.form import (
     check,
     check_form,
 )
-from paddle_flashmask.indices.narrowing import narrow
+from paddle_flashmask.indices.narrowing import collapse_heads, is_same, narrow
 
 __all__ = [
     "CAUSAL_WIDTHS",
@@ -38,7 +45,10 @@ __all__ = [
     "ColumnMask",
     "check",
     "check_form",
+    "collapse_heads",
     "diagonal_rows",
+    "from_dense",
+    "is_same",
     "lower_causal",
     "narrow",
     "to_bounds",
