@@ -27,7 +27,9 @@ Everything here is numpy and linear in Sk, but for `to_dense`, which is the defi
 from __future__ import annotations
 
 from paddle_flashmask.indices.bounds import diagonal_rows, lower_causal, to_bounds
+from paddle_flashmask.indices.counting import count_visible, visible_per_column, visible_per_row
 from paddle_flashmask.indices.dense import from_dense, to_dense
+from paddle_flashmask.indices.exact_tiles import ExactTiles, exact_tile_counts
 from paddle_flashmask.indices.form import (
     CAUSAL_WIDTHS,
     INT32_MAX,
@@ -37,20 +39,28 @@ from paddle_flashmask.indices.form import (
     check_form,
 )
 from paddle_flashmask.indices.narrowing import collapse_heads, is_same, narrow
+from paddle_flashmask.indices.tiles import TileStatistics, tile_statistics
 
 __all__ = [
     "CAUSAL_WIDTHS",
     "INT32_MAX",
     "NON_CAUSAL_WIDTHS",
     "ColumnMask",
+    "ExactTiles",
+    "TileStatistics",
     "check",
     "check_form",
     "collapse_heads",
+    "count_visible",
     "diagonal_rows",
+    "exact_tile_counts",
     "from_dense",
     "is_same",
     "lower_causal",
     "narrow",
+    "tile_statistics",
     "to_bounds",
     "to_dense",
+    "visible_per_column",
+    "visible_per_row",
 ]
