@@ -27,6 +27,7 @@ Everything here is numpy and linear in Sk, but for `to_dense`, which is the defi
 from __future__ import annotations
 
 from paddle_flashmask.indices.bounds import diagonal_rows, lower_causal, to_bounds
+from paddle_flashmask.indices.costs import Cost, cost
 from paddle_flashmask.indices.counting import count_visible, visible_per_column, visible_per_row
 from paddle_flashmask.indices.dense import from_dense, to_dense
 from paddle_flashmask.indices.exact_tiles import ExactTiles, exact_tile_counts
@@ -46,11 +47,13 @@ __all__ = [
     "INT32_MAX",
     "NON_CAUSAL_WIDTHS",
     "ColumnMask",
+    "Cost",
     "ExactTiles",
     "TileStatistics",
     "check",
     "check_form",
     "collapse_heads",
+    "cost",
     "count_visible",
     "diagonal_rows",
     "exact_tile_counts",

@@ -56,11 +56,8 @@ def count_tiles(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tiles")
     (folder / "tiles.cc").write_text(SOURCE, encoding="utf-8")
     library = folder / "tiles.so"
-    subprocess.run(
-        ["g++", "-std=c++17", "-shared", "-fPIC", "-O1", f"-I{ROOT / 'custom_ops'}"]
-        + ["-o", str(library), str(folder / "tiles.cc")],
-        check=True,
-    )
+    options = ["-std=c++17", "-shared", "-fPIC", "-O1", f"-I{ROOT / 'custom_ops'}"]
+    subprocess.run(["g++", *options, "-o", library, folder / "tiles.cc"], check=True)
     function = ctypes.CDLL(str(library)).CountTiles
     function.restype = None
 

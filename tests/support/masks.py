@@ -50,8 +50,11 @@ def runs_by_loops(visible_column) -> int:
 
 def is_expressible(visible: np.ndarray) -> bool:
     """Tell whether no column of [B, Hm, Sq, Sk] has more than two runs of masked rows."""
-    columns = np.moveaxis(visible, -2, -1).reshape(-1, visible.shape[-2])
-    return all(runs_by_loops(column) <= 2 for column in columns)
+    batch, heads, _, seqlen_k = visible.shape
+    return all(
+        runs_by_loops(visible[sample, head, :, column]) <= 2
+        for sample, head, column in np.ndindex(batch, heads, seqlen_k)
+    )
 
 
 def every_dense_of_form(causal, width, seqlen_q, seqlen_k) -> set[bytes]:
