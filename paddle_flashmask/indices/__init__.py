@@ -39,6 +39,7 @@ from paddle_flashmask.indices.form import (
     check,
     check_form,
 )
+from paddle_flashmask.indices.intersection import intersect
 from paddle_flashmask.indices.narrowing import collapse_heads, is_same, narrow
 from paddle_flashmask.indices.tiles import TileStatistics, tile_statistics
 
@@ -58,6 +59,7 @@ __all__ = [
     "diagonal_rows",
     "exact_tile_counts",
     "from_dense",
+    "intersect",
     "is_same",
     "lower_causal",
     "narrow",
