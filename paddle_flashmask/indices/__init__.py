@@ -40,6 +40,7 @@ from paddle_flashmask.indices.form import (
     check_form,
 )
 from paddle_flashmask.indices.intersection import intersect
+from paddle_flashmask.indices.joining import concatenate, stack
 from paddle_flashmask.indices.narrowing import collapse_heads, is_same, narrow
 from paddle_flashmask.indices.tiles import TileStatistics, tile_statistics
 
@@ -54,6 +55,7 @@ __all__ = [
     "check",
     "check_form",
     "collapse_heads",
+    "concatenate",
     "cost",
     "count_visible",
     "diagonal_rows",
@@ -63,6 +65,7 @@ __all__ = [
     "is_same",
     "lower_causal",
     "narrow",
+    "stack",
     "tile_statistics",
     "to_bounds",
     "to_dense",
