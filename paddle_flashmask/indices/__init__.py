@@ -41,6 +41,7 @@ from paddle_flashmask.indices.form import (
 )
 from paddle_flashmask.indices.intersection import intersect
 from paddle_flashmask.indices.joining import concatenate, stack
+from paddle_flashmask.indices.kv_steps import for_kv_step
 from paddle_flashmask.indices.narrowing import collapse_heads, is_same, narrow
 from paddle_flashmask.indices.tiles import TileStatistics, tile_statistics
 
@@ -60,6 +61,7 @@ __all__ = [
     "count_visible",
     "diagonal_rows",
     "exact_tile_counts",
+    "for_kv_step",
     "from_dense",
     "intersect",
     "is_same",
