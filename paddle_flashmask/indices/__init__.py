@@ -30,6 +30,7 @@ from paddle_flashmask.indices.bounds import diagonal_rows, lower_causal, to_boun
 from paddle_flashmask.indices.costs import Cost, cost
 from paddle_flashmask.indices.counting import count_visible, visible_per_column, visible_per_row
 from paddle_flashmask.indices.dense import from_dense, to_dense
+from paddle_flashmask.indices.documents import from_cu_seqlens, from_segment_ids
 from paddle_flashmask.indices.exact_tiles import ExactTiles, exact_tile_counts
 from paddle_flashmask.indices.form import (
     CAUSAL_WIDTHS,
@@ -43,6 +44,7 @@ from paddle_flashmask.indices.intersection import intersect
 from paddle_flashmask.indices.joining import concatenate, stack
 from paddle_flashmask.indices.kv_steps import for_kv_step
 from paddle_flashmask.indices.narrowing import collapse_heads, is_same, narrow
+from paddle_flashmask.indices.positions import from_position_ids
 from paddle_flashmask.indices.tiles import TileStatistics, tile_statistics
 
 __all__ = [
@@ -62,7 +64,10 @@ __all__ = [
     "diagonal_rows",
     "exact_tile_counts",
     "for_kv_step",
+    "from_cu_seqlens",
     "from_dense",
+    "from_position_ids",
+    "from_segment_ids",
     "intersect",
     "is_same",
     "lower_causal",
