@@ -32,6 +32,7 @@ from paddle_flashmask.indices.counting import count_visible, visible_per_column,
 from paddle_flashmask.indices.dense import from_dense, to_dense
 from paddle_flashmask.indices.documents import from_cu_seqlens, from_segment_ids
 from paddle_flashmask.indices.exact_tiles import ExactTiles, exact_tile_counts
+from paddle_flashmask.indices.findings import Finding, Report
 from paddle_flashmask.indices.form import (
     CAUSAL_WIDTHS,
     INT32_MAX,
@@ -40,6 +41,7 @@ from paddle_flashmask.indices.form import (
     check,
     check_form,
 )
+from paddle_flashmask.indices.inspection import check_values, inspect
 from paddle_flashmask.indices.intersection import intersect
 from paddle_flashmask.indices.joining import concatenate, stack
 from paddle_flashmask.indices.kv_steps import for_kv_step
@@ -54,9 +56,12 @@ __all__ = [
     "ColumnMask",
     "Cost",
     "ExactTiles",
+    "Finding",
+    "Report",
     "TileStatistics",
     "check",
     "check_form",
+    "check_values",
     "collapse_heads",
     "concatenate",
     "cost",
@@ -68,6 +73,7 @@ __all__ = [
     "from_dense",
     "from_position_ids",
     "from_segment_ids",
+    "inspect",
     "intersect",
     "is_same",
     "lower_causal",
