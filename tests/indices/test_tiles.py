@@ -157,6 +157,11 @@ def test_columns_past_the_end_make_no_tile_full_and_hinder_no_skip():
     assert counted(all_masked, 64, 64, 2)[0, 0].tolist() == [2, 0, 0]
 
 
+def test_an_empty_interval_does_not_stretch_what_others_touch():
+    mask = support.filled(False, [0, 0, 0, 0], [3, 4, 0, 0])
+    assert counted(mask, 4, 2, 2)[0, 0].tolist() == [0, 1, 1]
+
+
 def test_lowering_keeps_the_classes():
     mask = causal_document([100, 30, 200], seq_len=400)
     bounds = to_bounds(mask.startend_row_indices, causal=True, seqlen_q=400)
