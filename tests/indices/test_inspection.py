@@ -108,6 +108,22 @@ def test_a_row_whose_key_is_seen_is_blind_and_padding_is_not():
     assert positions(report, "padding_row") == {(0, 0, 3)}
 
 
+def test_a_head_in_which_no_row_sees_anything_is_blind_unless_it_is_all_padding():
+    nothing = support.filled(False, [0, 0], [1, 1], [2, 2])
+    assert positions(look(nothing), "blind_row") == {(0, 0, row) for row in range(3)}
+    assert look(nothing, num_tokens=[0]).is_sound
+
+
+def test_one_row_that_sees_padding_is_enough():
+    report = look(support.filled(False, [3, 0], [3, 0], [2, 1]), num_tokens=[2])
+    assert positions(report, "padding_seen") == {(0, 0, 2)}
+
+
+def test_inverted_causal_pairs_behind_the_diagonal_are_no_upper_ends():
+    report = look(support.filled(True, [3, 2], [3, 2], [3, 2]))
+    assert [one.kind for one in report.findings] == ["inverted"]
+
+
 def test_the_start_of_an_upper_triangle_in_causal_is_told():
     report = look(support.filled(True, [3], [0], [0]), 3)
     assert positions(report, "start_above_diagonal") == {(0, 0, 1), (0, 0, 2)}
@@ -287,6 +303,13 @@ SENTENCES = [
         True,
         {},
         "error (dtype): the dtype must be int32; got float32, and its numbers cannot be read as "
+        "whole ones",
+    ),
+    (
+        np.full((1, 1, 3, 1), 2.5),
+        True,
+        {},
+        "error (dtype): the dtype must be int32; got float64, and its numbers cannot be read as "
         "whole ones",
     ),
     (
