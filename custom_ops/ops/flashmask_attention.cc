@@ -2,6 +2,7 @@
 
 #include "core/kernel_registry.h"
 #include "core/params.h"
+#include "ops/op_errors.h"
 #include "ops/params_from_tensors.h"
 #include "ops/tensor_checks.h"
 
@@ -65,6 +66,8 @@ std::vector<Shape> InferForwardShape(const Shape& query,
                                      int64_t window_right) {
   (void)key, (void)value, (void)startend_row_indices, (void)softmax_scale, (void)causal;
   (void)window_left, (void)window_right;
+  // An exception here would end the process: a wrong rank is left to the run to refuse.
+  if (query.size() != 4) return {query, {-1, -1, -1}};
   return {query, {query[0], query[2], query[1]}};
 }
 
@@ -94,6 +97,10 @@ std::vector<paddle::Tensor> Backward(const paddle::Tensor& query,
                                      bool causal,
                                      int64_t window_left,
                                      int64_t window_right) {
+  // What Paddle hands over in place of freed inputs stands in the wrong places.
+  Require(!startend_row_indices || startend_row_indices->dtype() == paddle::DataType::INT32,
+          "startend_row_indices of the forward are gone. ",
+          kGraphIsFreed);
   BackwardParams params;
   FillInputs(query,
              key,
@@ -106,17 +113,19 @@ std::vector<paddle::Tensor> Backward(const paddle::Tensor& query,
              &params);
   const Kernel& kernel = KernelFor(params.dtype, params.sizes.head_dim);
   const Shape lse_shape{params.sizes.batch, params.sizes.num_heads, params.sizes.seqlen_q};
+  RequireGiven("out", out);
+  RequireGiven("softmax_lse", softmax_lse);
   RequireShape("out", out.shape(), query.shape());
   RequireShape("softmax_lse", softmax_lse.shape(), lse_shape);
   params.out = ViewOf(out);
   params.softmax_lse = softmax_lse.data<float>();
   if (IsGiven(grad_out)) {
     RequireShape("the gradient of out", grad_out.shape(), query.shape());
-    PD_CHECK(grad_out.dtype() == query.dtype(),
-             "flashmask_attention: the gradient of out must be ",
-             phi::DataTypeToString(query.dtype()),
-             "; got ",
-             phi::DataTypeToString(grad_out.dtype()));
+    Require(grad_out.dtype() == query.dtype(),
+            "the gradient of out must be ",
+            phi::DataTypeToString(query.dtype()),
+            "; got ",
+            phi::DataTypeToString(grad_out.dtype()));
     params.grad_out = ViewOf(grad_out);
   }
   if (IsGiven(grad_softmax_lse)) {
@@ -169,9 +178,10 @@ std::vector<paddle::Tensor> DoubleBackward(const paddle::Tensor& query,
   (void)query, (void)key, (void)value, (void)startend_row_indices, (void)out, (void)softmax_lse;
   (void)grad_out, (void)grad_softmax_lse, (void)grad_grad_query, (void)grad_grad_key;
   (void)grad_grad_value, (void)softmax_scale, (void)causal, (void)window_left, (void)window_right;
-  PD_THROW(
-      "flashmask_attention: a gradient of its gradient is not supported, first gradients only "
-      "(create_graph=False)");
+  RequireOk(
+      Status::Unsupported("a gradient of its gradient is not supported, first gradients only "
+                          "(create_graph=False)"));
+  return {};
 }
 
 }  // namespace

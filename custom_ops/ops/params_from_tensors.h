@@ -6,6 +6,7 @@
 #include "paddle/extension.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <vector>
 
@@ -21,13 +22,13 @@ inline int32_t NumThreads() {
 inline DataType DataTypeOf(const paddle::Tensor& query,
                            const paddle::Tensor& key,
                            const paddle::Tensor& value) {
-  PD_CHECK(query.dtype() == key.dtype() && query.dtype() == value.dtype(),
-           "flashmask_attention: query, key and value must have one dtype; got ",
-           phi::DataTypeToString(query.dtype()),
-           ", ",
-           phi::DataTypeToString(key.dtype()),
-           " and ",
-           phi::DataTypeToString(value.dtype()));
+  Require(query.dtype() == key.dtype() && query.dtype() == value.dtype(),
+          "query, key and value must have one dtype; got ",
+          phi::DataTypeToString(query.dtype()),
+          ", ",
+          phi::DataTypeToString(key.dtype()),
+          " and ",
+          phi::DataTypeToString(value.dtype()));
   switch (query.dtype()) {
     case paddle::DataType::FLOAT32:
       return DataType::kFloat32;
@@ -36,8 +37,9 @@ inline DataType DataTypeOf(const paddle::Tensor& query,
     case paddle::DataType::BFLOAT16:
       return DataType::kBFloat16;
     default:
-      PD_THROW("flashmask_attention: query must be float32, float16 or bfloat16; got ",
-               phi::DataTypeToString(query.dtype()));
+      RequireOk(Status::InvalidArgument("query must be float32, float16 or bfloat16; got " +
+                                        phi::DataTypeToString(query.dtype())));
+      return DataType::kFloat32;
   }
 }
 
@@ -74,21 +76,31 @@ void FillInputs(const paddle::Tensor& query,
                 int64_t window_left,
                 int64_t window_right,
                 Params* params) {
+  RequireGiven("query", query);
+  RequireGiven("key", key);
+  RequireGiven("value", value);
   RequireShapes(query.shape(), key.shape(), value.shape());
   RequireOnCpu("query", query);
   RequireOnCpu("key", key);
   RequireOnCpu("value", value);
+  Require(window_left >= kNoWindow && window_right >= kNoWindow,
+          "window widths must be -1 (no window) or not negative; got ",
+          window_left,
+          " and ",
+          window_right);
   params->dtype = DataTypeOf(query, key, value);
   params->sizes = SizesOf(query, key);
+  Require(std::isfinite(softmax_scale), "softmax_scale must be finite; got ", softmax_scale);
   params->softmax_scale = softmax_scale;
   params->mask.causal = causal;
-  params->mask.window_left = window_left;
-  params->mask.window_right = window_right;
+  params->mask.window_left = std::min<int64_t>(window_left, INT32_MAX);
+  params->mask.window_right = std::min<int64_t>(window_right, INT32_MAX);
   if (indices) {
+    RequireGiven("startend_row_indices", *indices);
     RequireOnCpu("startend_row_indices", *indices);
     RequireIndices(*indices, query.shape(), key.shape(), causal);
-    PD_CHECK(window_left == kNoWindow && window_right == kNoWindow,
-             "flashmask_attention: a window cannot be combined with startend_row_indices");
+    Require(window_left == kNoWindow && window_right == kNoWindow,
+            "a window cannot be combined with startend_row_indices");
     params->sizes.num_heads_mask = indices->shape()[1];
     params->mask.startend_row_indices = indices->data<int32_t>();
     params->mask.width = static_cast<int32_t>(indices->shape()[3]);
