@@ -22,7 +22,7 @@ compile() { # source
     object="$objects/$(tr / _ <<<"$1").o"
     case "$1" in
     *.cu) "$NVCC" -c "$1" -o "$object" $COMMON $gencode -Xcompiler -fPIC,-fvisibility=hidden ;;
-    *) "${CXX:-g++}" -c "$1" -o "$object" $COMMON -fPIC -fvisibility=hidden -ffp-contract=fast ;;
+    *) "${CXX:-g++}" -c "$1" -o "$object" $COMMON -fPIC -fvisibility=hidden -ffp-contract=off ;;
     esac
 }
 export -f compile

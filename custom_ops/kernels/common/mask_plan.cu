@@ -79,25 +79,47 @@ __global__ void __launch_bounds__(kThreads) PlanCosts(PlanShape shape, MaskPlanV
   if (lane == 0) plan.costs[warp] = live;
 }
 
-__global__ void __launch_bounds__(kThreads) PlanOrder(MaskPlanView plan) {
+__global__ void __launch_bounds__(kThreads) PlanKeyCosts(PlanShape shape, MaskPlanView plan) {
+  const int64_t warp = static_cast<int64_t>(blockIdx.x) * kWarpsPerBlock + threadIdx.x / kWarp;
+  const int lane = threadIdx.x % kWarp;
+  if (warp >= static_cast<int64_t>(plan.num_masks) * plan.num_key_blocks) return;
+  const int64_t mask_index = warp / plan.num_key_blocks;
+  const int tile = static_cast<int>(warp % plan.num_key_blocks) * (kPlanKeyBlock / kPlanColumns);
+  const TileRange* ranges = plan.ranges + mask_index * plan.num_column_tiles;
+  const bool has_second = tile + 1 < plan.num_column_tiles;
+  const TileRange first = ranges[tile];
+  const TileRange second = has_second ? ranges[tile + 1] : first;
+  const int32_t seqlen_q = static_cast<int32_t>(shape.seqlen_q);
+  int32_t live = 0;
+  for (int32_t row = lane * kPlanRowStep; row < seqlen_q; row += kWarp * kPlanRowStep) {
+    const int32_t row_end = min(row + kPlanRowStep, seqlen_q);
+    live += ClassifyPair(first, second, has_second, row, row_end) != TileClass::kSkip;
+  }
+  live = __reduce_add_sync(kAllLanes, live);
+  if (lane == 0) plan.key_costs[warp] = live;
+}
+
+// Sorts the blocks of each mask by falling cost; costs and order are [masks, num_blocks].
+__global__ void __launch_bounds__(kThreads)
+    PlanOrder(const int32_t* all_costs, int32_t* order, int num_blocks) {
   __shared__ int32_t others[kThreads];
   const int64_t mask_index = blockIdx.y;
-  const int32_t* costs = plan.costs + mask_index * plan.num_row_blocks;
+  const int32_t* costs = all_costs + mask_index * num_blocks;
   const int mine = blockIdx.x * kThreads + threadIdx.x;
-  const int32_t cost = mine < plan.num_row_blocks ? costs[mine] : 0;
+  const int32_t cost = mine < num_blocks ? costs[mine] : 0;
   int rank = 0;
-  for (int begin = 0; begin < plan.num_row_blocks; begin += kThreads) {
+  for (int begin = 0; begin < num_blocks; begin += kThreads) {
     __syncthreads();
-    if (begin + static_cast<int>(threadIdx.x) < plan.num_row_blocks) {
+    if (begin + static_cast<int>(threadIdx.x) < num_blocks) {
       others[threadIdx.x] = costs[begin + threadIdx.x];
     }
     __syncthreads();
-    const int count = min(kThreads, plan.num_row_blocks - begin);
+    const int count = min(kThreads, num_blocks - begin);
     for (int i = 0; i < count; ++i) {
       rank += others[i] > cost || (others[i] == cost && begin + i > mine);
     }
   }
-  if (mine < plan.num_row_blocks) plan.order[mask_index * plan.num_row_blocks + rank] = mine;
+  if (mine < num_blocks) order[mask_index * num_blocks + rank] = mine;
 }
 
 size_t Aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
@@ -110,48 +132,78 @@ int32_t Tiles(int64_t size, int64_t tile) {
   return static_cast<int32_t>((size + tile - 1) / tile);
 }
 
+// Cuts arrays out of a workspace, or only counts their bytes where it is null.
+class Cutter {
+ public:
+  explicit Cutter(void* workspace) : base_(static_cast<char*>(workspace)) {}
+
+  template <typename T>
+  T* Take(int64_t count) {
+    char* taken = base_ == nullptr ? nullptr : base_ + used_;
+    used_ += Aligned(static_cast<size_t>(count) * sizeof(T));
+    return reinterpret_cast<T*>(taken);
+  }
+
+  size_t used() const { return used_; }
+
+ private:
+  char* base_;
+  size_t used_ = 0;
+};
+
+size_t CutMaskPlan(const AttentionSizes& sizes, void* workspace, MaskPlanView* plan) {
+  plan->num_masks = static_cast<int32_t>(sizes.batch * sizes.num_heads_mask);
+  plan->num_column_tiles = Tiles(sizes.seqlen_k, kPlanColumns);
+  plan->num_row_blocks = Tiles(sizes.seqlen_q, kPlanRowBlock);
+  plan->num_key_blocks = Tiles(sizes.seqlen_k, kPlanKeyBlock);
+  const int64_t masks = plan->num_masks;
+  Cutter cutter(workspace);
+  plan->bounds = cutter.Take<int4>(masks * plan->num_column_tiles * kPlanColumns);
+  plan->ranges = cutter.Take<TileRange>(masks * plan->num_column_tiles);
+  plan->costs = cutter.Take<int32_t>(masks * plan->num_row_blocks);
+  plan->order = cutter.Take<int32_t>(masks * plan->num_row_blocks);
+  plan->key_costs = cutter.Take<int32_t>(masks * plan->num_key_blocks);
+  plan->key_order = cutter.Take<int32_t>(masks * plan->num_key_blocks);
+  return cutter.used();
+}
+
+Status SortBlocks(const int32_t* costs, int32_t* order, int num_blocks, int num_masks,
+                  cudaStream_t stream) {
+  const dim3 grid(NumBlocks(num_blocks, kThreads), static_cast<unsigned>(num_masks));
+  PlanOrder<<<grid, kThreads, 0, stream>>>(costs, order, num_blocks);
+  return CudaStatus(cudaGetLastError(), "launch of PlanOrder");
+}
+
 }  // namespace
 
 MaskPlanView LayOutMaskPlan(const AttentionSizes& sizes, void* workspace) {
   MaskPlanView plan;
-  plan.num_masks = static_cast<int32_t>(sizes.batch * sizes.num_heads_mask);
-  plan.num_column_tiles = Tiles(sizes.seqlen_k, kPlanColumns);
-  plan.num_row_blocks = Tiles(sizes.seqlen_q, kPlanRowBlock);
-  const size_t tiles = static_cast<size_t>(plan.num_masks) * plan.num_column_tiles;
-  const size_t blocks = static_cast<size_t>(plan.num_masks) * plan.num_row_blocks;
-  char* next = static_cast<char*>(workspace);
-  plan.bounds = reinterpret_cast<int4*>(next);
-  next += Aligned(tiles * kPlanColumns * sizeof(int4));
-  plan.ranges = reinterpret_cast<TileRange*>(next);
-  next += Aligned(tiles * sizeof(TileRange));
-  plan.costs = reinterpret_cast<int32_t*>(next);
-  next += Aligned(blocks * sizeof(int32_t));
-  plan.order = reinterpret_cast<int32_t*>(next);
+  CutMaskPlan(sizes, workspace, &plan);
   return plan;
 }
 
 size_t MaskPlanBytes(const AttentionSizes& sizes) {
-  const MaskPlanView plan = LayOutMaskPlan(sizes, nullptr);
-  const size_t blocks = static_cast<size_t>(plan.num_masks) * plan.num_row_blocks;
-  return reinterpret_cast<size_t>(plan.order) + Aligned(blocks * sizeof(int32_t));
+  MaskPlanView plan;
+  return CutMaskPlan(sizes, nullptr, &plan);
 }
 
 Status BuildMaskPlan(const AttentionSizes& sizes, const MaskParams& mask, const MaskPlanView& plan,
-                     cudaStream_t stream) {
+                     PlanOrders orders, cudaStream_t stream) {
   const PlanShape shape{sizes.seqlen_q, sizes.seqlen_k};
   const int64_t tiles = static_cast<int64_t>(plan.num_masks) * plan.num_column_tiles;
-  const int64_t blocks = static_cast<int64_t>(plan.num_masks) * plan.num_row_blocks;
-  if (blocks == 0) return Status::Ok();
   if (tiles > 0) {
     PlanColumns<<<NumBlocks(tiles, kWarpsPerBlock), kThreads, 0, stream>>>(shape, mask, plan);
     FLASHMASK_RETURN_IF_CUDA_FAILS(cudaGetLastError());
   }
-  PlanCosts<<<NumBlocks(blocks, kWarpsPerBlock), kThreads, 0, stream>>>(shape, plan);
+  const bool by_rows = orders == PlanOrders::kRowBlocks;
+  const int num_blocks = by_rows ? plan.num_row_blocks : plan.num_key_blocks;
+  const int64_t warps = static_cast<int64_t>(plan.num_masks) * num_blocks;
+  if (warps == 0) return Status::Ok();
+  const auto count = by_rows ? PlanCosts : PlanKeyCosts;
+  count<<<NumBlocks(warps, kWarpsPerBlock), kThreads, 0, stream>>>(shape, plan);
   FLASHMASK_RETURN_IF_CUDA_FAILS(cudaGetLastError());
-  const dim3 order_grid(NumBlocks(plan.num_row_blocks, kThreads),
-                        static_cast<unsigned>(plan.num_masks));
-  PlanOrder<<<order_grid, kThreads, 0, stream>>>(plan);
-  return CudaStatus(cudaGetLastError(), "launch of PlanOrder");
+  return by_rows ? SortBlocks(plan.costs, plan.order, num_blocks, plan.num_masks, stream)
+                 : SortBlocks(plan.key_costs, plan.key_order, num_blocks, plan.num_masks, stream);
 }
 
 }  // namespace flashmask

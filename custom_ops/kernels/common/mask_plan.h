@@ -5,7 +5,8 @@
 // Built once per call by BuildMaskPlan (mask_plan.cu), in memory that is linear in the sequence:
 //   bounds   16 bytes a key: the two masked row intervals of a column, clipped, causal lowered
 //   ranges   32 bytes per 64 keys: what they do to a tile of rows (core/column_bounds.h)
-//   order    4 bytes per row block: row blocks of a mask, most live tiles first
+//   order    4 bytes per row block: row blocks of a mask, most live tiles first; for a backward also
+//            of key blocks
 
 #include "core/column_bounds.h"
 #include "core/params.h"
@@ -20,6 +21,8 @@ namespace flashmask {
 
 constexpr int kPlanColumns = 64;    // columns of a range
 constexpr int kPlanRowBlock = 128;  // rows of an entry of `order`
+constexpr int kPlanKeyBlock = 128;  // keys of an entry of `key_order`
+constexpr int kPlanRowStep = 64;    // rows of a live tile of a key block
 
 // Pointers to device memory, cut out of one workspace.
 struct MaskPlanView {
@@ -27,9 +30,12 @@ struct MaskPlanView {
   TileRange* ranges = nullptr;  // [masks, column_tiles]
   int32_t* costs = nullptr;     // [masks, row_blocks]: live tiles of the row block
   int32_t* order = nullptr;     // [masks, row_blocks]
+  int32_t* key_costs = nullptr;  // [masks, key_blocks]: live row steps of the key block
+  int32_t* key_order = nullptr;  // [masks, key_blocks]
   int32_t num_masks = 0;        // batch times mask heads
   int32_t num_column_tiles = 0;
   int32_t num_row_blocks = 0;
+  int32_t num_key_blocks = 0;
 };
 
 // Bytes of the workspace that a plan needs.
@@ -38,8 +44,20 @@ size_t MaskPlanBytes(const AttentionSizes& sizes);
 // Lays the plan out in `workspace` (256-byte aligned, MaskPlanBytes long); fills nothing.
 MaskPlanView LayOutMaskPlan(const AttentionSizes& sizes, void* workspace);
 
-// Enqueues the kernels that fill the plan.
+// Which of the orders a kernel reads.
+enum class PlanOrders { kRowBlocks, kKeyBlocks };
+
+// Enqueues the kernels that fill the plan: bounds, ranges and one of the orders.
 Status BuildMaskPlan(const AttentionSizes& sizes, const MaskParams& mask, const MaskPlanView& plan,
-                     cudaStream_t stream);
+                     PlanOrders orders, cudaStream_t stream);
+
+// Class of rows [row_begin, row_end) by the keys of one or two neighbouring ranges.
+FLASHMASK_HOST_DEVICE TileClass ClassifyPair(const TileRange& first, const TileRange& second,
+                                             bool has_second, int32_t row_begin, int32_t row_end) {
+  const TileClass one = ClassifyTile(first, row_begin, row_end);
+  if (!has_second) return one == TileClass::kFull ? TileClass::kPartial : one;
+  const TileClass other = ClassifyTile(second, row_begin, row_end);
+  return one == other ? one : TileClass::kPartial;
+}
 
 }  // namespace flashmask

@@ -64,7 +64,7 @@ struct ForwardShared {
   alignas(128) Element key[Config::kBlockColumns * Config::kHeadDim];
   alignas(128) Element value[Config::kBlockColumns * Config::kHeadDim];
   alignas(16) int4 bounds[2][Config::kBlockColumns];
-  LiveTiles<Config::kWarps> live;
+  LiveTiles<Config::kWarps, 256> live;
 };
 
 template <typename Config, bool kHalfLines>
@@ -108,8 +108,9 @@ class ForwardBlock {
     const TileRange* ranges =
         args_.plan.ranges + int64_t{mask_} * args_.plan.num_column_tiles;
     for (int begin = 0; begin < args_.plan.num_column_tiles; begin += shared_->live.kChunkTiles) {
-      shared_->live.Collect(ranges, begin, args_.plan.num_column_tiles,
-                            row_begin_, row_begin_ + rows_);
+      shared_->live.Collect(begin, args_.plan.num_column_tiles, [&](int tile) {
+        return ClassifyTile(ranges[tile], row_begin_, row_begin_ + rows_);
+      });
       __syncthreads();
       RunChunk();
       __syncthreads();
@@ -322,17 +323,12 @@ class ForwardBlock {
     }
     __syncwarp();
     Element* destination = Pointer(args_.out, row_begin_, head_);
-    constexpr int kChunks = kHeadDim / kChunkElements;
-#pragma unroll
-    for (int i = Lane(); i < Config::kRowsPerWarp * kChunks; i += 32) {
-      const int row = Warp() * Config::kRowsPerWarp + i / kChunks;
-      const int chunk = i % kChunks;
-      if (row < rows_ && chunk * kChunkElements < args_.head_dim) {
-        const uint4 data = LoadShared(out + TileOffset<kHeadDim>(row, chunk));
-        *reinterpret_cast<uint4*>(destination + row * args_.out.row_stride + chunk * kChunkElements) =
-            data;
-      }
-    }
+    constexpr int kWarpRows = Config::kRowsPerWarp;
+    const int first = Warp() * kWarpRows;
+    StoreTile<kWarpRows, kHeadDim, 32>(out + TileOffset<kHeadDim>(first, 0),
+                                       destination + first * args_.out.row_stride,
+                                       args_.out.row_stride, rows_ - first, args_.head_dim,
+                                       Lane());
   }
 
   // Row of the block that this thread holds as its row `r`.

@@ -25,16 +25,23 @@ __device__ __forceinline__ uint32_t LeftAddress(uint32_t tile, int row, int lane
   return tile + TileOffset<kHeadDim>(row + lane % 16, lane / 16);
 }
 
+// Left operand whose rows are 16 columns of the tile, from chunk `chunk`, depth its first 16 rows; to
+// be loaded transposed.
+template <int kHeadDim>
+__device__ __forceinline__ uint32_t LeftTransposedAddress(uint32_t tile, int chunk, int lane) {
+  return tile + TileOffset<kHeadDim>(lane % 8 + lane / 16 * 8, chunk + lane / 8 % 2);
+}
+
 // Two right operands whose result columns are the tile's first 16 rows, 16 of depth.
 template <int kHeadDim>
-__device__ __forceinline__ uint32_t RightRowsAddress(uint32_t tile, int lane) {
-  return tile + TileOffset<kHeadDim>(lane % 8 + lane / 16 * 8, lane / 8 % 2);
+__device__ __forceinline__ uint32_t RightRowsAddress(uint32_t tile, int lane, int row = 0) {
+  return tile + TileOffset<kHeadDim>(row + lane % 8 + lane / 16 * 8, lane / 8 % 2);
 }
 
 // Two right operands whose depth is the tile's first 16 rows, 16 result columns.
 template <int kHeadDim>
-__device__ __forceinline__ uint32_t RightColumnsAddress(uint32_t tile, int lane) {
-  return tile + TileOffset<kHeadDim>(lane % 16, lane / 16);
+__device__ __forceinline__ uint32_t RightColumnsAddress(uint32_t tile, int lane, int chunk = 0) {
+  return tile + TileOffset<kHeadDim>(lane % 16, chunk + lane / 16);
 }
 
 // Address `rows` further down the tile and `chunks` of 8 elements further along its rows.
@@ -104,17 +111,17 @@ __device__ __forceinline__ bool IsMaskedRow(int4 column, int32_t row) {
   return (row >= column.x && row < column.y) || (row >= column.z && row < column.w);
 }
 
-__device__ __forceinline__ void StoreShared(uint32_t shared, uint32_t data) {
-  asm volatile("st.shared.u32 [%0], %1;\n" ::"r"(shared), "r"(data) : "memory");
-}
-
-__device__ __forceinline__ uint4 LoadShared(uint32_t shared) {
-  uint4 data;
-  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];\n"
-               : "=r"(data.x), "=r"(data.y), "=r"(data.z), "=r"(data.w)
-               : "r"(shared)
+// Adds four floats to global memory, 16-byte aligned. PTX ISA 8.x, section 9.7.13.6; the vector form
+// is sm_90's.
+__device__ __forceinline__ void ReduceAdd4(float* to, const float (&values)[4]) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};\n" ::"l"(to), "f"(values[0]),
+               "f"(values[1]), "f"(values[2]), "f"(values[3])
                : "memory");
-  return data;
+#else
+#pragma unroll
+  for (int i = 0; i < 4; ++i) atomicAdd(to + i, values[i]);
+#endif
 }
 
 }  // namespace flashmask::sm80

@@ -1,32 +1,34 @@
 #pragma once
 
-// The live key tiles of a row block, in shared memory, a chunk of the sequence at a time, so that its
-// size does not depend on the sequence.
+// The live tiles of a row block or of a key block, in shared memory, a chunk of the sequence at a
+// time, so that its size does not depend on the sequence.
 
-#include "kernels/common/mask_plan.h"
+#include "core/column_bounds.h"
 
 #include <cstdint>
 
 namespace flashmask::sm80 {
 
-template <int kWarps>
+template <int kWarps, int kTilesPerWarp_>
 struct LiveTiles {
-  static constexpr int kTilesPerWarp = 256;
+  static constexpr int kTilesPerWarp = kTilesPerWarp_;
   static constexpr int kChunkTiles = kWarps * kTilesPerWarp;
 
-  int32_t entries[kChunkTiles];  // 2 * tile + (1 if partial); each warp fills its own quarter
+  int32_t entries[kChunkTiles];  // 2 * tile + (1 if partial); each warp fills its own part
   int32_t counts[kWarps];
 
-  // All threads of the block call this between barriers. Tiles [begin, begin + kChunkTiles).
-  __device__ __forceinline__ void Collect(const TileRange* ranges, int begin, int num_tiles,
-                                          int32_t row_begin, int32_t row_end) {
+  // All threads of the block call this between barriers. Tiles [begin, begin + kChunkTiles) of
+  // num_tiles; `classify(tile)` gives the class of one.
+  template <typename Classify>
+  __device__ __forceinline__ void Collect(int begin, int num_tiles, Classify classify) {
     const int warp = threadIdx.x / 32;
     const int lane = threadIdx.x % 32;
     int count = 0;
+#pragma unroll 2
     for (int i = 0; i < kTilesPerWarp; i += 32) {
       const int tile = begin + warp * kTilesPerWarp + i + lane;
       TileClass tile_class = TileClass::kSkip;
-      if (tile < num_tiles) tile_class = ClassifyTile(ranges[tile], row_begin, row_end);
+      if (tile < num_tiles) tile_class = classify(tile);
       const bool live = tile_class != TileClass::kSkip;
       const unsigned live_lanes = __ballot_sync(0xffffffffu, live);
       if (live) {

@@ -38,4 +38,33 @@ __device__ __forceinline__ void LoadTileAsync(uint32_t shared, const Element* gl
   }
 }
 
+__device__ __forceinline__ void StoreShared(uint32_t shared, uint32_t data) {
+  asm volatile("st.shared.u32 [%0], %1;\n" ::"r"(shared), "r"(data) : "memory");
+}
+
+__device__ __forceinline__ uint4 LoadShared(uint32_t shared) {
+  uint4 data;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];\n"
+               : "=r"(data.x), "=r"(data.y), "=r"(data.z), "=r"(data.w)
+               : "r"(shared)
+               : "memory");
+  return data;
+}
+
+// Rows [0, rows), columns [0, head_dim) of a shared tile to global memory.
+template <int kRows, int kHeadDim, int kThreads, typename Element>
+__device__ __forceinline__ void StoreTile(uint32_t shared, Element* global, int64_t row_stride,
+                                          int rows, int head_dim, int thread) {
+  constexpr int kChunks = kHeadDim / kChunkElements;
+#pragma unroll
+  for (int i = thread; i < kRows * kChunks; i += kThreads) {
+    const int row = i / kChunks;
+    const int chunk = i % kChunks;
+    if (row < rows && chunk * kChunkElements < head_dim) {
+      *reinterpret_cast<uint4*>(global + row * row_stride + chunk * kChunkElements) =
+          LoadShared(shared + TileOffset<kHeadDim>(row, chunk));
+    }
+  }
+}
+
 }  // namespace flashmask::sm80

@@ -22,4 +22,21 @@ struct ForwardConfig {
   static_assert(kRowsPerWarp % 16 == 0, "a warp's rows are whole rows of mma tiles");
 };
 
+template <typename Element_, int kHeadDim_>
+struct BackwardConfig {
+  using Element = Element_;
+  static constexpr int kHeadDim = kHeadDim_;
+  static constexpr int kBlockRows = 64;      // rows of a step
+  static constexpr int kBlockColumns = 128;  // keys that a block owns
+  static constexpr int kWarps = 8;
+  static constexpr int kThreads = 32 * kWarps;
+  // How the warps share a product: rows by columns of its result.
+  static constexpr int kScoreWarpRows = 2;  // scores [rows, keys], grad_query [rows, head_dim]
+  static constexpr int kScoreWarpColumns = kWarps / kScoreWarpRows;
+  static constexpr int kKeyWarpRows = 4;  // grad_key and grad_value [keys, head_dim]
+  static constexpr int kKeyWarpColumns = kWarps / kKeyWarpRows;
+
+  static_assert(kHeadDim % 64 == 0, "a row of a tile is whole 128-byte segments for the swizzle");
+};
+
 }  // namespace flashmask::sm80

@@ -13,9 +13,9 @@ const KernelRegistration registration({"sm80",
                                        8,
                                        kHeadDim,
                                        Forward<kHeadDim>,
-                                       nullptr,
+                                       Backward<kHeadDim>,
                                        ForwardWorkspace,
-                                       nullptr});
+                                       BackwardWorkspace<kHeadDim>});
 
 }  // namespace
 }  // namespace flashmask::sm80
