@@ -1,6 +1,7 @@
 """The kernels on torch CUDA tensors, through the C door (custom_ops/capi) and without Paddle.
 
-Build the library with tools/build_capi.sh. FLASHMASK_CAPI names it (default build/libflashmask_c.so).
+Build the library with tools/build_capi.sh. FLASHMASK_CAPI names it, or it is
+build/libflashmask_c.so.
 """
 
 from __future__ import annotations
@@ -107,7 +108,9 @@ def backward(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return the gradients of q, k and v for those of out and, if given, of softmax_lse."""
     dq, dk, dv = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v))
-    call = _call(q, k, v, out, softmax_lse, startend_row_indices, causal, softmax_scale, deterministic)
+    call = _call(
+        q, k, v, out, softmax_lse, startend_row_indices, causal, softmax_scale, deterministic
+    )
     if grad_out is not None:
         call.grad_out = _tensor("grad_out", grad_out)
     if grad_softmax_lse is not None:
@@ -145,7 +148,9 @@ def _call(
         if tensor.device != q.device:
             raise ValueError(f"{name} must be on {q.device} as q is; got {tensor.device}")
     if k.dtype != q.dtype or v.dtype != q.dtype or q.dtype not in DTYPES:
-        raise TypeError(f"q, k and v must have one dtype of {list(DTYPES)}; got {q.dtype}, {k.dtype}, {v.dtype}")
+        raise TypeError(
+            f"q, k and v must have one dtype of {list(DTYPES)}; got {q.dtype}, {k.dtype}, {v.dtype}"
+        )
     call = _Call()
     call.batch, call.seqlen_q, call.num_heads, call.head_dim = q.shape
     call.seqlen_k, call.num_heads_k = k.shape[1], k.shape[2]
@@ -160,7 +165,10 @@ def _call(
         if indices.dtype != torch.int32 or indices.dim() != 4 or not indices.is_contiguous():
             raise ValueError("startend_row_indices must be contiguous int32 [B, heads, Sk, width]")
         if indices.shape[0] != q.shape[0] or indices.shape[2] != k.shape[1]:
-            raise ValueError(f"startend_row_indices must be [{q.shape[0]}, heads, {k.shape[1]}, width]; got {list(indices.shape)}")
+            raise ValueError(
+                f"startend_row_indices must be [{q.shape[0]}, heads, {k.shape[1]}, width]; "
+                f"got {list(indices.shape)}"
+            )
         call.num_heads_mask, call.index_width = indices.shape[1], indices.shape[3]
         call.startend_row_indices = indices.data_ptr()
     call.query, call.key, call.value, call.out = (_tensor(n, x) for n, x in tensors[:4])
@@ -171,7 +179,9 @@ def _call(
 
 def _run(name: str, call: _Call, device: torch.device) -> None:
     size = ctypes.c_int64()
-    _check(getattr(library(), f"flashmask_{name}_workspace")(ctypes.byref(call), ctypes.byref(size)))
+    _check(
+        getattr(library(), f"flashmask_{name}_workspace")(ctypes.byref(call), ctypes.byref(size))
+    )
     # Freed memory is reused in stream order, so the workspace may go when this returns.
     workspace = torch.empty(max(1, size.value), dtype=torch.uint8, device=device)
     call.workspace = workspace.data_ptr()

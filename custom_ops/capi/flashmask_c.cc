@@ -51,16 +51,24 @@ Status CheckMask(const MaskParams& mask) {
 
 template <typename Params>
 Status FillInputs(const flashmask_call& call, Params* params) {
-  params->sizes = {call.batch,       call.seqlen_q,       call.seqlen_k, call.num_heads,
-                   call.num_heads_k, call.num_heads_mask, call.head_dim};
+  params->sizes = {call.batch,
+                   call.seqlen_q,
+                   call.seqlen_k,
+                   call.num_heads,
+                   call.num_heads_k,
+                   call.num_heads_mask,
+                   call.head_dim};
   if (call.dtype < FLASHMASK_FLOAT32 || call.dtype > FLASHMASK_BFLOAT16) {
     return Status::InvalidArgument("dtype must be a flashmask_dtype; got " +
                                    std::to_string(call.dtype));
   }
   params->dtype = static_cast<DataType>(call.dtype);
   params->softmax_scale = call.softmax_scale;
-  params->mask = {call.startend_row_indices, call.index_width, call.causal != 0,
-                  call.window_left, call.window_right};
+  params->mask = {call.startend_row_indices,
+                  call.index_width,
+                  call.causal != 0,
+                  call.window_left,
+                  call.window_right};
   params->query = ViewOf(call.query);
   params->key = ViewOf(call.key);
   params->value = ViewOf(call.value);
@@ -126,7 +134,9 @@ const char* WithKernel(const flashmask_call* call, Fill fill, Use use) {
 
 const char* flashmask_forward_workspace(const flashmask_call* call, int64_t* bytes) {
   return WithKernel<ForwardParams>(
-      call, flashmask::FillInputs<ForwardParams>, [&](const Kernel& kernel, const ForwardParams& params) {
+      call,
+      flashmask::FillInputs<ForwardParams>,
+      [&](const Kernel& kernel, const ForwardParams& params) {
         const bool needs = kernel.forward_workspace != nullptr;
         *bytes = needs ? static_cast<int64_t>(kernel.forward_workspace(params)) : 0;
         return Status::Ok();
@@ -135,13 +145,16 @@ const char* flashmask_forward_workspace(const flashmask_call* call, int64_t* byt
 
 const char* flashmask_forward(const flashmask_call* call) {
   return WithKernel<ForwardParams>(
-      call, flashmask::FillInputs<ForwardParams>,
+      call,
+      flashmask::FillInputs<ForwardParams>,
       [](const Kernel& kernel, const ForwardParams& params) { return kernel.forward(params); });
 }
 
 const char* flashmask_backward_workspace(const flashmask_call* call, int64_t* bytes) {
   return WithKernel<BackwardParams>(
-      call, flashmask::FillBackward, [&](const Kernel& kernel, const BackwardParams& params) {
+      call,
+      flashmask::FillBackward,
+      [&](const Kernel& kernel, const BackwardParams& params) {
         const bool needs = kernel.backward_workspace != nullptr;
         *bytes = needs ? static_cast<int64_t>(kernel.backward_workspace(params)) : 0;
         return Status::Ok();
@@ -150,6 +163,7 @@ const char* flashmask_backward_workspace(const flashmask_call* call, int64_t* by
 
 const char* flashmask_backward(const flashmask_call* call) {
   return WithKernel<BackwardParams>(
-      call, flashmask::FillBackward,
+      call,
+      flashmask::FillBackward,
       [](const Kernel& kernel, const BackwardParams& params) { return kernel.backward(params); });
 }

@@ -4,9 +4,9 @@
 //
 // A call is described by one struct. Sizes and strides are in elements, tensors are
 // [batch, seqlen, heads, head_dim] with a contiguous last axis; every pointer is on `device`. First
-// ask for the workspace, allocate that many bytes of device memory (256-byte aligned), then run. Work
-// is enqueued on `stream`; the host does not wait. Functions return null, or a message that lives
-// until the next call from the same thread.
+// ask for the workspace, allocate that many bytes of device memory (256-byte aligned), then run.
+// Work is enqueued on `stream`; the host does not wait. Functions return null, or a message that
+// lives until the next call from the same thread.
 
 #include <cstdint>
 

@@ -16,8 +16,8 @@ inline Status CudaStatus(cudaError_t error, const char* what) {
 }  // namespace flashmask
 
 // Returns from a function of type Status if a call of the CUDA runtime fails.
-#define FLASHMASK_RETURN_IF_CUDA_FAILS(call)                                  \
-  do {                                                                        \
+#define FLASHMASK_RETURN_IF_CUDA_FAILS(call)                                      \
+  do {                                                                            \
     const ::flashmask::Status cuda_status = ::flashmask::CudaStatus(call, #call); \
-    if (!cuda_status.ok()) return cuda_status;                                \
+    if (!cuda_status.ok()) return cuda_status;                                    \
   } while (false)

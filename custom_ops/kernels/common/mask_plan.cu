@@ -68,8 +68,7 @@ __global__ void __launch_bounds__(kThreads) PlanCosts(PlanShape shape, MaskPlanV
   if (warp >= static_cast<int64_t>(plan.num_masks) * plan.num_row_blocks) return;
   const int64_t mask_index = warp / plan.num_row_blocks;
   const int32_t row_begin = static_cast<int32_t>(warp % plan.num_row_blocks) * kPlanRowBlock;
-  const int32_t row_end =
-      min(row_begin + kPlanRowBlock, static_cast<int32_t>(shape.seqlen_q));
+  const int32_t row_end = min(row_begin + kPlanRowBlock, static_cast<int32_t>(shape.seqlen_q));
   int32_t live = 0;
   for (int tile = lane; tile < plan.num_column_tiles; tile += kWarp) {
     const TileRange range = plan.ranges[mask_index * plan.num_column_tiles + tile];
@@ -128,9 +127,7 @@ unsigned NumBlocks(int64_t work, int64_t per_block) {
   return static_cast<unsigned>((work + per_block - 1) / per_block);
 }
 
-int32_t Tiles(int64_t size, int64_t tile) {
-  return static_cast<int32_t>((size + tile - 1) / tile);
-}
+int32_t Tiles(int64_t size, int64_t tile) { return static_cast<int32_t>((size + tile - 1) / tile); }
 
 // Cuts arrays out of a workspace, or only counts their bytes where it is null.
 class Cutter {
@@ -167,7 +164,10 @@ size_t CutMaskPlan(const AttentionSizes& sizes, void* workspace, MaskPlanView* p
   return cutter.used();
 }
 
-Status SortBlocks(const int32_t* costs, int32_t* order, int num_blocks, int num_masks,
+Status SortBlocks(const int32_t* costs,
+                  int32_t* order,
+                  int num_blocks,
+                  int num_masks,
                   cudaStream_t stream) {
   const dim3 grid(NumBlocks(num_blocks, kThreads), static_cast<unsigned>(num_masks));
   PlanOrder<<<grid, kThreads, 0, stream>>>(costs, order, num_blocks);
@@ -187,8 +187,11 @@ size_t MaskPlanBytes(const AttentionSizes& sizes) {
   return CutMaskPlan(sizes, nullptr, &plan);
 }
 
-Status BuildMaskPlan(const AttentionSizes& sizes, const MaskParams& mask, const MaskPlanView& plan,
-                     PlanOrders orders, cudaStream_t stream) {
+Status BuildMaskPlan(const AttentionSizes& sizes,
+                     const MaskParams& mask,
+                     const MaskPlanView& plan,
+                     PlanOrders orders,
+                     cudaStream_t stream) {
   const PlanShape shape{sizes.seqlen_q, sizes.seqlen_k};
   const int64_t tiles = static_cast<int64_t>(plan.num_masks) * plan.num_column_tiles;
   if (tiles > 0) {

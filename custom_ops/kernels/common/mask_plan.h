@@ -5,7 +5,7 @@
 // Built once per call by BuildMaskPlan (mask_plan.cu), in memory that is linear in the sequence:
 //   bounds   16 bytes a key: the two masked row intervals of a column, clipped, causal lowered
 //   ranges   32 bytes per 64 keys: what they do to a tile of rows (core/column_bounds.h)
-//   order    4 bytes per row block: row blocks of a mask, most live tiles first; for a backward also
+//   order    4 bytes per row block: row blocks of a mask, most live tiles first; for a backward
 //            of key blocks
 
 #include "core/column_bounds.h"
@@ -26,13 +26,13 @@ constexpr int kPlanRowStep = 64;    // rows of a live tile of a key block
 
 // Pointers to device memory, cut out of one workspace.
 struct MaskPlanView {
-  int4* bounds = nullptr;       // [masks, column_tiles * kPlanColumns]: lower, then upper interval
-  TileRange* ranges = nullptr;  // [masks, column_tiles]
-  int32_t* costs = nullptr;     // [masks, row_blocks]: live tiles of the row block
-  int32_t* order = nullptr;     // [masks, row_blocks]
+  int4* bounds = nullptr;        // [masks, column_tiles * kPlanColumns]: lower, then upper interval
+  TileRange* ranges = nullptr;   // [masks, column_tiles]
+  int32_t* costs = nullptr;      // [masks, row_blocks]: live tiles of the row block
+  int32_t* order = nullptr;      // [masks, row_blocks]
   int32_t* key_costs = nullptr;  // [masks, key_blocks]: live row steps of the key block
   int32_t* key_order = nullptr;  // [masks, key_blocks]
-  int32_t num_masks = 0;        // batch times mask heads
+  int32_t num_masks = 0;         // batch times mask heads
   int32_t num_column_tiles = 0;
   int32_t num_row_blocks = 0;
   int32_t num_key_blocks = 0;
@@ -48,12 +48,18 @@ MaskPlanView LayOutMaskPlan(const AttentionSizes& sizes, void* workspace);
 enum class PlanOrders { kRowBlocks, kKeyBlocks };
 
 // Enqueues the kernels that fill the plan: bounds, ranges and one of the orders.
-Status BuildMaskPlan(const AttentionSizes& sizes, const MaskParams& mask, const MaskPlanView& plan,
-                     PlanOrders orders, cudaStream_t stream);
+Status BuildMaskPlan(const AttentionSizes& sizes,
+                     const MaskParams& mask,
+                     const MaskPlanView& plan,
+                     PlanOrders orders,
+                     cudaStream_t stream);
 
 // Class of rows [row_begin, row_end) by the keys of one or two neighbouring ranges.
-FLASHMASK_HOST_DEVICE TileClass ClassifyPair(const TileRange& first, const TileRange& second,
-                                             bool has_second, int32_t row_begin, int32_t row_end) {
+FLASHMASK_HOST_DEVICE TileClass ClassifyPair(const TileRange& first,
+                                             const TileRange& second,
+                                             bool has_second,
+                                             int32_t row_begin,
+                                             int32_t row_end) {
   const TileClass one = ClassifyTile(first, row_begin, row_end);
   if (!has_second) return one == TileClass::kFull ? TileClass::kPartial : one;
   const TileClass other = ClassifyTile(second, row_begin, row_end);

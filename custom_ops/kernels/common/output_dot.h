@@ -1,8 +1,8 @@
 #pragma once
 
 // What a backward needs of each query row beside its tensors, in float, rows padded to whole steps:
-//   lse_log2  log2 of the softmax denominator, +inf for rows that saw nothing and for padding, so that
-//             their weights exp2(score - lse_log2) come out 0 without a test
+//   lse_log2  log2 of the softmax denominator, +inf for rows that saw nothing and for padding,
+//             so that their weights exp2(score - lse_log2) come out 0 without a test
 //   delta     out . grad_out, less the gradient of lse
 
 #include "core/params.h"

@@ -107,7 +107,8 @@ class BackwardPass {
     const int64_t num_rows = sizes_.batch * sizes_.num_heads * num_row_tiles_;
     const int64_t num_heads_k = sizes_.batch * sizes_.num_heads_k;
     const int64_t num_columns = num_heads_k * plan_.num_column_tiles();
-    const int32_t num_workers = NumWorkers(std::max(num_rows, num_columns), params_.execution.num_threads);
+    const int32_t num_workers =
+        NumWorkers(std::max(num_rows, num_columns), params_.execution.num_threads);
     std::vector<Workspace> workspaces = MakeWorkspaces(num_workers, Tiles::NumFloats(stride_));
     std::vector<Tiles> tiles;
     tiles.reserve(workspaces.size());

@@ -93,7 +93,13 @@ class ForwardPass {
       }
       return false;
     };
-    return PackedTensor(sizes_, params_.dtype, view, math_, layout, is_live, params_.execution.num_threads);
+    return PackedTensor(sizes_,
+                        params_.dtype,
+                        view,
+                        math_,
+                        layout,
+                        is_live,
+                        params_.execution.num_threads);
   }
 
   void RunRowTile(int64_t batch, int64_t head, int64_t row_begin, Tiles* tiles) const {

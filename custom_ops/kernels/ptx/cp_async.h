@@ -13,7 +13,8 @@ __device__ __forceinline__ uint32_t SharedAddress(const void* pointer) {
 // Copies 16 bytes, or fills them with zero where `valid` is false (nothing is read then).
 __device__ __forceinline__ void CpAsync16(uint32_t shared, const void* global, bool valid) {
   const int source_bytes = valid ? 16 : 0;
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(shared), "l"(global),
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(shared),
+               "l"(global),
                "r"(source_bytes)
                : "memory");
 }

@@ -2,23 +2,25 @@
 
 // Gradients of attention for sm_80 and newer: mma.sync and cp.async.
 //
-// A block owns 128 keys of one key head. It walks the live steps of 64 query rows (live_tiles.cuh) of
-// all query heads of the group, keeps grad_key and grad_value in registers, and adds each step's share
-// of grad_query to a float buffer in global memory by reductions, so the order of those sums, and
-// with it the last bits of grad_query, may change from run to run. Blocks start longest first.
+// A block owns 128 keys of one key head. It walks the live steps of 64 query rows (live_tiles.cuh)
+// of all query heads of the group, keeps grad_key and grad_value in registers, and adds each step's
+// share of grad_query to a float buffer in global memory by reductions, so the order of those sums,
+// and with it the last bits of grad_query, may change from run to run. Blocks start longest first.
 //
 // A step, with 8 warps:
-//   S = Q K^T, dP = dO V^T   each warp 32 rows by 32 keys; weights P and score gradients dS to shared
+//   S = Q K^T, dP = dO V^T   each warp 32 rows by 32 keys; weights P and gradients dS to shared
 //   dV += P^T dO             each warp 32 keys by half of head_dim, in registers over all steps
 //   dQ += dS K               each warp 32 rows by a quarter of head_dim, reduced to global memory
 //   dK += dS^T Q             as dV
 // Q(i + 1) is on its way during step i, dO(i + 1) from the end of dV on.
 //
-// Shared memory: key, value (all along, then grad_key and grad_value on their way out), query twice,
-// grad_out, P, dS: swizzled tiles; lse and delta of two steps; bounds of the keys; live steps.
+// Shared memory: key, value (all along, then grad_key and grad_value on their way out), query
+// twice, grad_out, P, dS: swizzled tiles; lse and delta of two steps; bounds of the keys; live
+// steps.
 //
 // The buffer of grad_query is laid out as the registers of a step's result lie, so that a warp's
-// reduction covers whole lines: [row step][warp][register quad][lane][4]. ConvertGradQuery undoes that.
+// reduction covers whole lines: [row step][warp][register quad][lane][4]. ConvertGradQuery undoes
+// that.
 // Source: FlashAttention-2, arXiv 2307.08691, algorithm 2; FlashMask, arXiv 2410.01359.
 
 #include "kernels/common/mask_plan.h"
@@ -94,7 +96,8 @@ class BackwardBlock {
   using KeySums = float[kKeyRowTiles][kKeyColumnTiles][4];
 
   __device__ BackwardBlock(const BackwardArguments& args, BackwardShared<Config>* shared)
-      : args_(args), shared_(shared) {
+      : args_(args),
+        shared_(shared) {
     // Heads run fastest: blocks at work together share a mask's rank, and queries of a head meet.
     const int32_t heads = args.plan.num_key_blocks;
     const int32_t head_of_all = static_cast<int32_t>(blockIdx.x) / heads;
@@ -157,19 +160,26 @@ class BackwardBlock {
     return batch_ * args_.num_heads_mask + head / args_.heads_per_mask;
   }
 
-  __device__ __forceinline__ Element* Pointer(const TensorView& view, int64_t row,
+  __device__ __forceinline__ Element* Pointer(const TensorView& view,
+                                              int64_t row,
                                               int64_t head) const {
     return static_cast<Element*>(view.data) + int64_t{batch_} * view.batch_stride +
            row * view.row_stride + head * view.head_stride;
   }
 
   __device__ __forceinline__ void LoadKeys() {
-    LoadTileAsync<kKeys, kHeadDim, Config::kThreads>(
-        ptx::SharedAddress(shared_->key), Pointer(args_.key, key_begin_, head_k_),
-        args_.key.row_stride, keys_, args_.head_dim, threadIdx.x);
-    LoadTileAsync<kKeys, kHeadDim, Config::kThreads>(
-        ptx::SharedAddress(shared_->value), Pointer(args_.value, key_begin_, head_k_),
-        args_.value.row_stride, keys_, args_.head_dim, threadIdx.x);
+    LoadTileAsync<kKeys, kHeadDim, Config::kThreads>(ptx::SharedAddress(shared_->key),
+                                                     Pointer(args_.key, key_begin_, head_k_),
+                                                     args_.key.row_stride,
+                                                     keys_,
+                                                     args_.head_dim,
+                                                     threadIdx.x);
+    LoadTileAsync<kKeys, kHeadDim, Config::kThreads>(ptx::SharedAddress(shared_->value),
+                                                     Pointer(args_.value, key_begin_, head_k_),
+                                                     args_.value.row_stride,
+                                                     keys_,
+                                                     args_.head_dim,
+                                                     threadIdx.x);
     ptx::CpAsyncCommit();
   }
 
@@ -225,9 +235,12 @@ class BackwardBlock {
 
   __device__ __forceinline__ void LoadQuery(int32_t head, int32_t step, int slot) {
     const int32_t row = step * kRows;
-    LoadTileAsync<kRows, kHeadDim, Config::kThreads>(
-        ptx::SharedAddress(shared_->query[slot]), Pointer(args_.query, row, head),
-        args_.query.row_stride, min(kRows, args_.seqlen_q - row), args_.head_dim, threadIdx.x);
+    LoadTileAsync<kRows, kHeadDim, Config::kThreads>(ptx::SharedAddress(shared_->query[slot]),
+                                                     Pointer(args_.query, row, head),
+                                                     args_.query.row_stride,
+                                                     min(kRows, args_.seqlen_q - row),
+                                                     args_.head_dim,
+                                                     threadIdx.x);
     const int64_t index =
         (int64_t{batch_} * args_.num_heads + head) * args_.terms.padded_rows + row;
     constexpr int kFloats = 4;  // of a 16-byte copy
@@ -235,10 +248,12 @@ class BackwardBlock {
     const int copy = threadIdx.x % kCopies * kFloats;
     if (threadIdx.x < kCopies) {
       ptx::CpAsync16(ptx::SharedAddress(&shared_->lse_log2[slot][copy]),
-                     args_.terms.lse_log2 + index + copy, true);
+                     args_.terms.lse_log2 + index + copy,
+                     true);
     } else if (threadIdx.x < 2 * kCopies) {
       ptx::CpAsync16(ptx::SharedAddress(&shared_->delta[slot][copy]),
-                     args_.terms.delta + index + copy, true);
+                     args_.terms.delta + index + copy,
+                     true);
     }
     ptx::CpAsyncCommit();
   }
@@ -246,18 +261,20 @@ class BackwardBlock {
   __device__ __forceinline__ void LoadGradOut(int32_t head, int32_t step) {
     const int32_t row = step * kRows;
     const bool given = args_.grad_out.data != nullptr;
-    LoadTileAsync<kRows, kHeadDim, Config::kThreads>(
-        ptx::SharedAddress(shared_->grad_out), Pointer(args_.grad_out, row, head),
-        args_.grad_out.row_stride, given ? min(kRows, args_.seqlen_q - row) : 0, args_.head_dim,
-        threadIdx.x);
+    LoadTileAsync<kRows, kHeadDim, Config::kThreads>(ptx::SharedAddress(shared_->grad_out),
+                                                     Pointer(args_.grad_out, row, head),
+                                                     args_.grad_out.row_stride,
+                                                     given ? min(kRows, args_.seqlen_q - row) : 0,
+                                                     args_.head_dim,
+                                                     threadIdx.x);
     ptx::CpAsyncCommit();
   }
 
   // A step's rows of `left` times the keys' rows of `right`.
-  __device__ __forceinline__ void MultiplyByKeys(const Element* left, const Element* right,
+  __device__ __forceinline__ void MultiplyByKeys(const Element* left,
+                                                 const Element* right,
                                                  Scores& result) {
-    const uint32_t a_address =
-        LeftAddress<kHeadDim>(ptx::SharedAddress(left), ScoreRow(), Lane());
+    const uint32_t a_address = LeftAddress<kHeadDim>(ptx::SharedAddress(left), ScoreRow(), Lane());
     const uint32_t b_address =
         RightRowsAddress<kHeadDim>(ptx::SharedAddress(right), Lane(), ScoreColumn());
 #pragma unroll
@@ -353,7 +370,8 @@ class BackwardBlock {
   }
 
   // sums += cells^T rows: cells [rows, keys] and rows [rows, head_dim] lie in shared memory.
-  __device__ __forceinline__ void AddTransposed(const Element* cells, uint32_t rows,
+  __device__ __forceinline__ void AddTransposed(const Element* cells,
+                                                uint32_t rows,
                                                 KeySums& sums) {
     const uint32_t a_address =
         LeftTransposedAddress<kKeys>(ptx::SharedAddress(cells), KeyRow() / 8, Lane());
@@ -387,8 +405,8 @@ class BackwardBlock {
     }
     const uint32_t a_address =
         LeftAddress<kKeys>(ptx::SharedAddress(shared_->grad_scores), ScoreRow(), Lane());
-    const uint32_t b_address = RightColumnsAddress<kHeadDim>(ptx::SharedAddress(shared_->key),
-                                                             Lane(), QueryColumn() / 8);
+    const uint32_t b_address =
+        RightColumnsAddress<kHeadDim>(ptx::SharedAddress(shared_->key), Lane(), QueryColumn() / 8);
 #pragma unroll
     for (int k = 0; k < kKeys / 16; ++k) {
       uint32_t a[kScoreRowTiles][4];
@@ -408,9 +426,9 @@ class BackwardBlock {
       }
     }
     const int64_t num_steps = (args_.seqlen_q + kRows - 1) / kRows;
-    float* sum = args_.grad_query_sum +
-                 ((int64_t{batch_} * args_.num_heads + head) * num_steps + step) *
-                     (kRows * kHeadDim);
+    float* sum =
+        args_.grad_query_sum +
+        ((int64_t{batch_} * args_.num_heads + head) * num_steps + step) * (kRows * kHeadDim);
 #pragma unroll
     for (int r = 0; r < kScoreRowTiles; ++r) {
 #pragma unroll
@@ -421,7 +439,9 @@ class BackwardBlock {
     }
   }
 
-  __device__ __forceinline__ void Finish(const KeySums& sums, float factor, Element* tile,
+  __device__ __forceinline__ void Finish(const KeySums& sums,
+                                         float factor,
+                                         Element* tile,
                                          const TensorView& view) {
     const uint32_t base = ptx::SharedAddress(tile);
 #pragma unroll
@@ -432,14 +452,18 @@ class BackwardBlock {
 #pragma unroll
         for (int d = 0; d < kKeyColumnTiles; ++d) {
           const uint32_t at = TileOffset<kHeadDim>(row, KeyColumn() / 8 + d) + Lane() % 4 * 4;
-          StoreShared(base + at, Pack<Element>(sums[r][d][half * 2] * factor,
-                                               sums[r][d][half * 2 + 1] * factor));
+          StoreShared(
+              base + at,
+              Pack<Element>(sums[r][d][half * 2] * factor, sums[r][d][half * 2 + 1] * factor));
         }
       }
     }
     __syncthreads();
-    StoreTile<kKeys, kHeadDim, Config::kThreads>(base, Pointer(view, key_begin_, head_k_),
-                                                 view.row_stride, keys_, args_.head_dim,
+    StoreTile<kKeys, kHeadDim, Config::kThreads>(base,
+                                                 Pointer(view, key_begin_, head_k_),
+                                                 view.row_stride,
+                                                 keys_,
+                                                 args_.head_dim,
                                                  threadIdx.x);
   }
 
@@ -457,8 +481,7 @@ template <typename Config, bool kHalfLines>
 __global__ void __launch_bounds__(Config::kThreads, 1)
     BackwardKernel(const __grid_constant__ BackwardArguments args) {
   extern __shared__ __align__(128) unsigned char memory[];
-  BackwardBlock<Config, kHalfLines> block(args,
-                                          reinterpret_cast<BackwardShared<Config>*>(memory));
+  BackwardBlock<Config, kHalfLines> block(args, reinterpret_cast<BackwardShared<Config>*>(memory));
   block.Run();
 }
 
@@ -498,13 +521,16 @@ __global__ void __launch_bounds__(Config::kThreads)
   }
   __syncthreads();
   const TensorView& view = args.grad_query;
-  Element* destination = static_cast<Element*>(view.data) +
-                         head_of_all / args.num_heads * view.batch_stride +
-                         step * kRows * view.row_stride +
-                         head_of_all % args.num_heads * view.head_stride;
+  Element* destination =
+      static_cast<Element*>(view.data) + head_of_all / args.num_heads * view.batch_stride +
+      step * kRows * view.row_stride + head_of_all % args.num_heads * view.head_stride;
   const int rows = static_cast<int>(min(int64_t{kRows}, args.seqlen_q - step * kRows));
-  StoreTile<kRows, kHeadDim, Config::kThreads>(base, destination, view.row_stride, rows,
-                                               args.head_dim, threadIdx.x);
+  StoreTile<kRows, kHeadDim, Config::kThreads>(base,
+                                               destination,
+                                               view.row_stride,
+                                               rows,
+                                               args.head_dim,
+                                               threadIdx.x);
 }
 
 }  // namespace flashmask::sm80

@@ -3,9 +3,10 @@
 // Forward attention for sm_80 and newer: mma.sync and cp.async.
 //
 // A block computes 128 query rows of one head; each of its 4 warps owns 32 rows and all columns. It
-// walks the live tiles of 64 keys only (live_tiles.cuh) and keeps the output, the running row maximum
-// and the row sum in registers. K(i+1) is on its way while the softmax and P V of tile i run, V(i)
-// while Q K runs. Blocks start longest first within sections of heads whose K and V fit the L2.
+// walks the live tiles of 64 keys only (live_tiles.cuh) and keeps the output, the running row
+// maximum and the row sum in registers. K(i+1) is on its way while the softmax and P V of tile i
+// run, V(i) while Q K runs. Blocks start longest first within sections of heads whose K and V fit
+// the L2.
 //
 // Shared memory: query (kept all along, then the output on its way out), key, value: one swizzled
 // tile each; bounds of the columns of two tiles; live tiles of a chunk of the sequence.
@@ -52,8 +53,8 @@ struct ForwardArguments {
 // Stands for a scale of 0: keeps -inf * scale at -inf, and is 0 for all finite scores.
 constexpr float kSmallestScale = 1e-30f;
 constexpr float kLowestMax = -1e30f;
-// A row maximum may lag this far (in powers of 2) before sums are rescaled: weights stay exact enough
-// and below what 16 bits hold.
+// A row maximum may lag this far (in powers of 2) before sums are rescaled: weights stay exact
+// enough and below what 16 bits hold.
 constexpr float kRescaleThreshold = 8.0f;
 constexpr float kLn2 = 0.69314718055994531f;
 
@@ -79,9 +80,13 @@ class ForwardBlock {
   static constexpr int kOutTiles = kHeadDim / 8;
 
   __device__ ForwardBlock(const ForwardArguments& args, ForwardShared<Config>* shared)
-      : args_(args), shared_(shared) {
-    const WorkItem item = args.order.Item(blockIdx.x, args.plan, args.num_heads,
-                                          args.heads_per_mask, args.num_heads_mask);
+      : args_(args),
+        shared_(shared) {
+    const WorkItem item = args.order.Item(blockIdx.x,
+                                          args.plan,
+                                          args.num_heads,
+                                          args.heads_per_mask,
+                                          args.num_heads_mask);
     batch_ = static_cast<int32_t>(item.batch);
     head_ = static_cast<int32_t>(item.head);
     mask_ = static_cast<int32_t>(item.mask);
@@ -93,8 +98,12 @@ class ForwardBlock {
 
   __device__ void Run() {
     LoadTileAsync<Config::kBlockRows, kHeadDim, Config::kThreads>(
-        ptx::SharedAddress(shared_->query), Pointer(args_.query, row_begin_, head_),
-        args_.query.row_stride, rows_, args_.head_dim, threadIdx.x);
+        ptx::SharedAddress(shared_->query),
+        Pointer(args_.query, row_begin_, head_),
+        args_.query.row_stride,
+        rows_,
+        args_.head_dim,
+        threadIdx.x);
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
       row_max_[r] = kLowestMax;
@@ -105,8 +114,7 @@ class ForwardBlock {
 #pragma unroll
       for (int d = 0; d < kOutTiles; ++d) Clear(out_sum_[r][d]);
     }
-    const TileRange* ranges =
-        args_.plan.ranges + int64_t{mask_} * args_.plan.num_column_tiles;
+    const TileRange* ranges = args_.plan.ranges + int64_t{mask_} * args_.plan.num_column_tiles;
     for (int begin = 0; begin < args_.plan.num_column_tiles; begin += shared_->live.kChunkTiles) {
       shared_->live.Collect(begin, args_.plan.num_column_tiles, [&](int tile) {
         return ClassifyTile(ranges[tile], row_begin_, row_begin_ + rows_);
@@ -120,7 +128,8 @@ class ForwardBlock {
   }
 
  private:
-  __device__ __forceinline__ Element* Pointer(const TensorView& view, int64_t row,
+  __device__ __forceinline__ Element* Pointer(const TensorView& view,
+                                              int64_t row,
                                               int64_t head) const {
     return static_cast<Element*>(view.data) + int64_t{batch_} * view.batch_stride +
            row * view.row_stride + head * view.head_stride;
@@ -155,14 +164,18 @@ class ForwardBlock {
     const int32_t tile = entry / 2;
     const int64_t begin = static_cast<int64_t>(tile) * kColumns;
     LoadTileAsync<kColumns, kHeadDim, Config::kThreads>(
-        ptx::SharedAddress(shared_->key), key_ + begin * args_.key.row_stride,
-        args_.key.row_stride, static_cast<int>(min(int64_t{kColumns}, args_.seqlen_k - begin)),
-        args_.head_dim, threadIdx.x);
+        ptx::SharedAddress(shared_->key),
+        key_ + begin * args_.key.row_stride,
+        args_.key.row_stride,
+        static_cast<int>(min(int64_t{kColumns}, args_.seqlen_k - begin)),
+        args_.head_dim,
+        threadIdx.x);
     if (entry % 2 != 0 && threadIdx.x < kColumns) {
       const int64_t column =
           (int64_t{mask_} * args_.plan.num_column_tiles + tile) * kColumns + threadIdx.x;
       ptx::CpAsync16(ptx::SharedAddress(&shared_->bounds[slot][threadIdx.x]),
-                     args_.plan.bounds + column, true);
+                     args_.plan.bounds + column,
+                     true);
     }
     ptx::CpAsyncCommit();
   }
@@ -170,15 +183,19 @@ class ForwardBlock {
   __device__ __forceinline__ void LoadValue(int32_t tile) {
     const int64_t begin = static_cast<int64_t>(tile) * kColumns;
     LoadTileAsync<kColumns, kHeadDim, Config::kThreads>(
-        ptx::SharedAddress(shared_->value), value_ + begin * args_.value.row_stride,
-        args_.value.row_stride, static_cast<int>(min(int64_t{kColumns}, args_.seqlen_k - begin)),
-        args_.head_dim, threadIdx.x);
+        ptx::SharedAddress(shared_->value),
+        value_ + begin * args_.value.row_stride,
+        args_.value.row_stride,
+        static_cast<int>(min(int64_t{kColumns}, args_.seqlen_k - begin)),
+        args_.head_dim,
+        threadIdx.x);
     ptx::CpAsyncCommit();
   }
 
   __device__ __forceinline__ void ComputeScores(float (&scores)[kRowTiles][kScoreTiles][4]) {
     const uint32_t query = LeftAddress<kHeadDim>(ptx::SharedAddress(shared_->query),
-                                                 Warp() * Config::kRowsPerWarp, Lane());
+                                                 Warp() * Config::kRowsPerWarp,
+                                                 Lane());
     const uint32_t key = RightRowsAddress<kHeadDim>(ptx::SharedAddress(shared_->key), Lane());
 #pragma unroll
     for (int r = 0; r < kRowTiles; ++r) {
@@ -311,8 +328,7 @@ class ForwardBlock {
       const int row = Row(r);
       if (Lane() % 4 == 0 && row < rows_) {
         lse[row_begin_ + row] =
-            sum == 0.0f ? -INFINITY
-                        : (row_max_[r] * args_.scale_log2 + log2f(sum)) * kLn2;
+            sum == 0.0f ? -INFINITY : (row_max_[r] * args_.scale_log2 + log2f(sum)) * kLn2;
       }
 #pragma unroll
       for (int d = 0; d < kOutTiles; ++d) {
@@ -327,7 +343,9 @@ class ForwardBlock {
     const int first = Warp() * kWarpRows;
     StoreTile<kWarpRows, kHeadDim, 32>(out + TileOffset<kHeadDim>(first, 0),
                                        destination + first * args_.out.row_stride,
-                                       args_.out.row_stride, rows_ - first, args_.head_dim,
+                                       args_.out.row_stride,
+                                       rows_ - first,
+                                       args_.head_dim,
                                        Lane());
   }
 
@@ -357,8 +375,7 @@ template <typename Config, bool kHalfLines>
 __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerSm)
     ForwardKernel(const __grid_constant__ ForwardArguments args) {
   extern __shared__ __align__(128) unsigned char memory[];
-  ForwardBlock<Config, kHalfLines> block(args,
-                                         reinterpret_cast<ForwardShared<Config>*>(memory));
+  ForwardBlock<Config, kHalfLines> block(args, reinterpret_cast<ForwardShared<Config>*>(memory));
   block.Run();
 }
 

@@ -25,8 +25,8 @@ __device__ __forceinline__ uint32_t LeftAddress(uint32_t tile, int row, int lane
   return tile + TileOffset<kHeadDim>(row + lane % 16, lane / 16);
 }
 
-// Left operand whose rows are 16 columns of the tile, from chunk `chunk`, depth its first 16 rows; to
-// be loaded transposed.
+// Left operand whose rows are 16 columns of the tile, from chunk `chunk`, depth its first 16 rows;
+// to be loaded transposed.
 template <int kHeadDim>
 __device__ __forceinline__ uint32_t LeftTransposedAddress(uint32_t tile, int chunk, int lane) {
   return tile + TileOffset<kHeadDim>(lane % 8 + lane / 16 * 8, chunk + lane / 8 % 2);
@@ -47,7 +47,8 @@ __device__ __forceinline__ uint32_t RightColumnsAddress(uint32_t tile, int lane,
 // Address `rows` further down the tile and `chunks` of 8 elements further along its rows.
 template <int kHeadDim>
 __device__ __forceinline__ uint32_t Step(uint32_t address, int rows, int chunks) {
-  return (address ^ static_cast<uint32_t>(chunks * 16)) + static_cast<uint32_t>(rows * kHeadDim * 2);
+  return (address ^ static_cast<uint32_t>(chunks * 16)) +
+         static_cast<uint32_t>(rows * kHeadDim * 2);
 }
 
 template <typename Element>
@@ -67,7 +68,8 @@ __device__ __forceinline__ uint32_t Pack<__half>(float low, float high) {
 
 // Two neighbouring 16x8 results as a 16x16 left operand.
 template <typename Element>
-__device__ __forceinline__ void LeftFromSums(const float (&first)[4], const float (&second)[4],
+__device__ __forceinline__ void LeftFromSums(const float (&first)[4],
+                                             const float (&second)[4],
                                              uint32_t (&a)[4]) {
   a[0] = Pack<Element>(first[0], first[1]);
   a[1] = Pack<Element>(first[2], first[3]);
@@ -111,12 +113,15 @@ __device__ __forceinline__ bool IsMaskedRow(int4 column, int32_t row) {
   return (row >= column.x && row < column.y) || (row >= column.z && row < column.w);
 }
 
-// Adds four floats to global memory, 16-byte aligned. PTX ISA 8.x, section 9.7.13.6; the vector form
-// is sm_90's.
+// Adds four floats to global memory, 16-byte aligned. PTX ISA 8.x, section 9.7.13.6; the vector
+// form is sm_90's.
 __device__ __forceinline__ void ReduceAdd4(float* to, const float (&values)[4]) {
 #if __CUDA_ARCH__ >= 900
-  asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};\n" ::"l"(to), "f"(values[0]),
-               "f"(values[1]), "f"(values[2]), "f"(values[3])
+  asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};\n" ::"l"(to),
+               "f"(values[0]),
+               "f"(values[1]),
+               "f"(values[2]),
+               "f"(values[3])
                : "memory");
 #else
 #pragma unroll

@@ -24,7 +24,8 @@ constexpr float kLog2E = 1.4426950408889634f;
 // What of the L2 the keys and values of a section of heads may take.
 constexpr int64_t kSectionBytes = int64_t{24} << 20;
 
-// Whether every column's lower interval reaches to the last row and its upper one starts at the first.
+// Whether every column's lower interval reaches to the last row and its upper one starts at the
+// first.
 inline bool HasHalfLines(const MaskParams& mask) {
   return mask.width == 0 || (mask.causal ? mask.width == 1 : mask.width == 2);
 }
@@ -32,7 +33,8 @@ inline bool HasHalfLines(const MaskParams& mask) {
 inline WorkOrder OrderOf(const AttentionSizes& sizes) {
   const int64_t bytes_per_head = 2 * 2 * sizes.seqlen_k * sizes.head_dim;
   const int64_t group = sizes.num_heads / sizes.num_heads_k;
-  const int64_t key_heads = std::max<int64_t>(1, kSectionBytes / std::max<int64_t>(1, bytes_per_head));
+  const int64_t key_heads =
+      std::max<int64_t>(1, kSectionBytes / std::max<int64_t>(1, bytes_per_head));
   WorkOrder order;
   order.num_heads_total = sizes.batch * sizes.num_heads;
   order.heads_per_section = std::min(order.num_heads_total, key_heads * group);
@@ -104,7 +106,9 @@ struct BackwardScratch {
 template <typename Config>
 BackwardScratch LayOutBackward(const AttentionSizes& sizes, void* workspace) {
   constexpr size_t kAlignment = 256;
-  const auto aligned = [](size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; };
+  const auto aligned = [](size_t bytes) {
+    return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  };
   const int64_t steps = (sizes.seqlen_q + Config::kBlockRows - 1) / Config::kBlockRows;
   const int64_t heads = sizes.batch * sizes.num_heads;
   BackwardScratch scratch;
@@ -123,7 +127,8 @@ BackwardScratch LayOutBackward(const AttentionSizes& sizes, void* workspace) {
   return scratch;
 }
 
-inline BackwardArguments ArgumentsOf(const BackwardParams& params, const MaskPlanView& plan,
+inline BackwardArguments ArgumentsOf(const BackwardParams& params,
+                                     const MaskPlanView& plan,
                                      const BackwardScratch& scratch) {
   const AttentionSizes& sizes = params.sizes;
   BackwardArguments args;
@@ -180,8 +185,8 @@ Status LaunchBackward(const BackwardParams& params) {
       cudaMemsetAsync(scratch.grad_query_sum, 0, scratch.grad_query_bytes, stream));
   const BackwardArguments args = ArgumentsOf(params, plan, scratch);
   const int64_t key_blocks = sizes.batch * sizes.num_heads_k * plan.num_key_blocks;
-  const int64_t steps = sizes.batch * sizes.num_heads * scratch.terms.padded_rows /
-                        Config::kBlockRows;
+  const int64_t steps =
+      sizes.batch * sizes.num_heads * scratch.terms.padded_rows / Config::kBlockRows;
   if (key_blocks > INT32_MAX || steps > INT32_MAX) {
     return Status::Unsupported("more than 2^31 - 1 blocks in one call");
   }

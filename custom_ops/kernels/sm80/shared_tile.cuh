@@ -19,8 +19,11 @@ __device__ __forceinline__ uint32_t TileOffset(int row, int chunk) {
 // Starts the copy of rows [0, rows) of a global tile; rows past them and columns past head_dim are
 // filled with zero. `row_stride` in elements.
 template <int kRows, int kHeadDim, int kThreads, typename Element>
-__device__ __forceinline__ void LoadTileAsync(uint32_t shared, const Element* global,
-                                              int64_t row_stride, int rows, int head_dim,
+__device__ __forceinline__ void LoadTileAsync(uint32_t shared,
+                                              const Element* global,
+                                              int64_t row_stride,
+                                              int rows,
+                                              int head_dim,
                                               int thread) {
   constexpr int kChunks = kHeadDim / kChunkElements;
   constexpr int kRowsPerPass = kThreads / kChunks;
@@ -53,8 +56,12 @@ __device__ __forceinline__ uint4 LoadShared(uint32_t shared) {
 
 // Rows [0, rows), columns [0, head_dim) of a shared tile to global memory.
 template <int kRows, int kHeadDim, int kThreads, typename Element>
-__device__ __forceinline__ void StoreTile(uint32_t shared, Element* global, int64_t row_stride,
-                                          int rows, int head_dim, int thread) {
+__device__ __forceinline__ void StoreTile(uint32_t shared,
+                                          Element* global,
+                                          int64_t row_stride,
+                                          int rows,
+                                          int head_dim,
+                                          int thread) {
   constexpr int kChunks = kHeadDim / kChunkElements;
 #pragma unroll
   for (int i = thread; i < kRows * kChunks; i += kThreads) {

@@ -21,8 +21,10 @@ struct WorkOrder {
   int64_t num_heads_total;
   int64_t heads_per_section;
 
-  __device__ __forceinline__ WorkItem Item(int64_t block, const MaskPlanView& plan,
-                                           int64_t num_heads, int64_t heads_per_mask,
+  __device__ __forceinline__ WorkItem Item(int64_t block,
+                                           const MaskPlanView& plan,
+                                           int64_t num_heads,
+                                           int64_t heads_per_mask,
                                            int64_t num_heads_mask) const {
     const int64_t section_items = heads_per_section * plan.num_row_blocks;
     const int64_t first_head = block / section_items * heads_per_section;
