@@ -1,7 +1,7 @@
 """Losses on packed logits and scores: SFT, DPO, SimPO and reward models, in Paddle's operators.
 
 Pure functions. The tables they take (`target_*`, `pairs`, ...) are the fields of the same name in
-the batches of `paddle_flashmask.packing`, as tensors. Sums are float32, logarithms natural.
+the batches of `paddle_flashmask.packing`, as tensors. Losses are float32, logarithms natural.
 
 | training      | log-probability of an answer       | loss                               |
 |---------------|------------------------------------|------------------------------------|
@@ -107,11 +107,13 @@ def answer_log_probs(
         target_positions: [M], int64, position of the logit in its row.
         target_ids: [M], int64, token to be predicted.
         target_answers: [M], int64, answer of the token, in [0, num_answers).
-        target_weights: [M], float32: 1 for sums, 1 / (targets of the answer) for means.
+        target_weights: [M], float32 or float64: 1 for sums, 1 / (targets of the answer) for
+            means. Their dtype is the one summed in: float32 keeps about 7 digits, so the sum over
+            an answer of a thousand tokens is good to 1e-4.
         num_answers: N.
 
     Returns:
-        [N], float32.
+        [N], dtype of target_weights.
 
     Raises:
         ValueError: shapes do not fit.
@@ -126,8 +128,9 @@ def answer_log_probs(
     places = paddle.stack([target_rows, target_positions], axis=1)
     chosen = paddle.gather_nd(logits, places).astype("float32")
     losses = functional.cross_entropy(chosen, target_ids, reduction="none").reshape([-1])
-    zeros = paddle.zeros([num_answers], "float32")
-    return paddle.index_add(zeros, target_answers, 0, -losses * target_weights)
+    dtype = target_weights.dtype
+    zeros = paddle.zeros([num_answers], dtype)
+    return paddle.index_add(zeros, target_answers, 0, -losses.astype(dtype) * target_weights)
 
 
 def answer_scores(values: Tensor, answer_rows: Tensor, score_positions: Tensor) -> Tensor:
@@ -189,11 +192,11 @@ def dpo_loss(
     if not 0 <= label_smoothing < 0.5:
         raise ValueError(f"label_smoothing must be in [0, 0.5); got {label_smoothing}")
     _check_rank("log_probs", log_probs, "[N]", 1)
-    ratios = log_probs.astype("float32")
+    ratios = log_probs if log_probs.dtype == paddle.float64 else log_probs.astype("float32")
     if reference_log_probs is not None:
         _check_shape("reference_log_probs", reference_log_probs, log_probs.shape)
-        ratios = ratios - reference_log_probs.detach().astype("float32")
-    margins = beta * _differences(ratios, pairs)
+        ratios = ratios - reference_log_probs.detach().astype(ratios.dtype)
+    margins = (beta * _differences(ratios, pairs)).astype("float32")
     losses = -(1 - label_smoothing) * functional.log_sigmoid(margins)
     if label_smoothing > 0:
         losses = losses - label_smoothing * functional.log_sigmoid(-margins)
@@ -283,7 +286,9 @@ def _mean(losses: Tensor, groups: Tensor | None) -> Tensor:
     if groups is None:
         return losses.mean()
     _check_shape("pair_groups", groups, losses.shape)
-    _, group_of, sizes = paddle.unique(groups, return_inverse=True, return_counts=True)
+    _, group_of, sizes = paddle.unique(
+        groups, return_index=False, return_inverse=True, return_counts=True
+    )
     weights = 1.0 / paddle.gather(sizes, group_of).astype("float32")
     return (losses * weights).sum() / weights.sum()
 

@@ -41,7 +41,7 @@ __all__ = ["PackedPreference", "Reference", "pack_dpo", "pack_rm"]
 # From a batch to the reference model's log-probability of each answer, [N] floats.
 Reference: TypeAlias = Callable[[Batch], Any]
 AnySample: TypeAlias = PreferenceSample | tuple[TokenIds, Sequence[TokenIds]]
-Float32Array: TypeAlias = NDArray[np.float32]
+FloatArray: TypeAlias = NDArray[np.floating]
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +55,7 @@ class PackedPreference(PackedRows[Group]):
     """
 
     answer_layout: str = "plain"
-    reference: dict[int, Float32Array] = field(default_factory=dict)
+    reference: dict[int, FloatArray] = field(default_factory=dict)
 
     def build(self, rows: Sequence[int]) -> Batch:
         """Return one batch of the given rows, in the given order.
@@ -71,7 +71,7 @@ class PackedPreference(PackedRows[Group]):
             Answers: `answer_rows` [N], row in the batch; `answer_groups` [N], group in the batch;
             `answer_samples` [N], number of the sample; `answer_ranks` [N]; `answer_spans` [N, 2],
             half-open span of its tokens; `score_positions` [N], its last token; all int64. After
-            `with_reference` also `reference_log_probs` [N], float32.
+            `with_reference` also `reference_log_probs` [N], float32 by default.
 
             Targets: `target_rows`, `target_positions` (of the logit), `target_ids` (the token it
             predicts), `target_answers` [M], int64; `target_weights` [M], float32: 1 for
@@ -180,22 +180,27 @@ class PackedPreference(PackedRows[Group]):
                 found[place.sample] = tuple(values[index, own] for own in positions)
         return found
 
-    def with_reference(self, reference: Reference, *, batch_size: int = 1) -> PackedPreference:
+    def with_reference(
+        self, reference: Reference, *, batch_size: int = 1, dtype: str = "float32"
+    ) -> PackedPreference:
         """Return the same rows with the log-probabilities of a frozen model, computed now.
 
         Args:
             reference: called once per batch, rows in order; returns [N] finite floats, one for
                 each answer of the batch (anything numpy can read).
             batch_size: rows in a batch.
+            dtype: "float32" or "float64", of `reference_log_probs`. float32 keeps about 7 digits,
+                1e-4 of the log-probability of a long answer.
 
         Raises:
             TypeError: batch_size is not an int.
-            ValueError: batch_size < 1, or what reference returns has another shape or is not
-                finite.
+            ValueError: batch_size < 1, dtype is another one, or what reference returns has
+                another shape or is not finite.
         """
-        found: dict[int, Float32Array] = {}
+        check_choice("dtype", dtype, ("float32", "float64"))
+        found: dict[int, FloatArray] = {}
         for start, batch in enumerate(self.batches(batch_size)):
-            values = np.asarray(reference(batch), np.float32)
+            values = np.asarray(reference(batch), dtype)
             count = batch["answer_rows"].size
             if values.shape != (count,):
                 raise ValueError(

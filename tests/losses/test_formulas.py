@@ -83,6 +83,20 @@ def test_answer_log_probs_sum_each_answers_targets(rng):
     assert_close("log_probs", ours, exact)
 
 
+def test_float64_weights_keep_the_digits_of_long_answers(rng):
+    count = 3000
+    logits = random_logits(rng, 1, 2, 11)
+    ids = rng.integers(0, 11, count)
+    zeros = np.zeros(count, np.int64)
+    exact = log_softmax(logits)[0, 0, ids].sum()
+    tables = map(tensor, (zeros, zeros, ids, zeros, np.ones(count)))
+    ours = losses.answer_log_probs(tensor(logits), *tables, num_answers=1)
+    assert ours.dtype == paddle.float64
+    assert float(ours[0]) == pytest.approx(exact, rel=float(np.finfo(np.float32).eps))
+    shifted = losses.dpo_loss(paddle.concat([ours, ours + 1e-3]), tensor([[1, 0]]), beta=1.0)
+    assert_close("margin", shifted.margins, [1e-3])
+
+
 @pytest.mark.parametrize("shape", [(2, 4), (2, 4, 1)])
 def test_answer_scores_are_read_at_their_positions(rng, shape):
     values = rng.standard_normal(shape).astype(np.float32)

@@ -294,6 +294,14 @@ def test_reference_fills_a_place_for_each_answer_and_follows_the_rows():
     assert "reference_log_probs" not in packed[0]
 
 
+def test_reference_may_keep_float64():
+    packed = pack_dpo([([1], [[2], [3]])], seq_len=3)
+    filled = packed.with_reference(lambda batch: [0.1, 0.2], dtype="float64")
+    assert filled[0]["reference_log_probs"].tolist() == [0.1, 0.2]
+    with pytest.raises(ValueError, match=r"^dtype must be one of float32, float64; got 'int'$"):
+        packed.with_reference(lambda batch: [1, 2], dtype="int")
+
+
 @pytest.mark.parametrize(
     ("values", "text"),
     [

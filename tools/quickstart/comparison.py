@@ -41,7 +41,6 @@ Objective: TypeAlias = Callable[[nn.Layer, Tensors], tuple[Tensor, Tensor | None
 LOSS_TOLERANCE = (
     1e-5  # relative; float32 rounding of both sums stays well below, a mask error above
 )
-LEARNING_RATE = 1e-3
 WARMUP_STEPS = 10
 MAX_GRADIENT_NORM = 1.0
 WEIGHT_DECAY = 0.01
@@ -87,6 +86,7 @@ class Contestant:
         model: the decoder, or a model on top of it.
         objective: its loss.
         mask_from_indices: startend_row_indices [B, 1, S, 1] to what its attention takes.
+        peak_rate: learning rate after the warm-up.
         learning_rate: linear warm-up, then constant.
         optimizer: AdamW over all weights, with gradients clipped by their norm.
     """
@@ -94,6 +94,7 @@ class Contestant:
     model: nn.Layer
     objective: Objective
     mask_from_indices: Callable[[NDArray[np.integer]], Tensor]
+    peak_rate: float
     learning_rate: paddle.optimizer.lr.LRScheduler = field(init=False)
     optimizer: paddle.optimizer.AdamW = field(init=False)
 
@@ -104,7 +105,7 @@ class Contestant:
         LOSS_TOLERANCE within twenty steps; with them it stays near 1e-7 for a hundred.
         """
         self.learning_rate = paddle.optimizer.lr.LinearWarmup(
-            LEARNING_RATE, WARMUP_STEPS, LEARNING_RATE / WARMUP_STEPS, LEARNING_RATE
+            self.peak_rate, WARMUP_STEPS, self.peak_rate / WARMUP_STEPS, self.peak_rate
         )
         self.optimizer = paddle.optimizer.AdamW(
             learning_rate=self.learning_rate,
@@ -134,16 +135,18 @@ class Contestant:
 
 
 def contestants(
-    make_model: Callable[[Attention], nn.Layer], objective: Objective
+    make_model: Callable[[Attention], nn.Layer], objective: Objective, peak_rate: float
 ) -> tuple[Contestant, Contestant]:
     """Return two models: flashmask_attention, dense mask.
 
     Args:
         make_model: from an attention to a model, each time with the same weights.
         objective: their loss.
+        peak_rate: learning rate after the warm-up.
     """
-    flashmask = Contestant(make_model(_flashmask), objective, paddle.to_tensor)
-    return flashmask, Contestant(make_model(dense_attention), objective, _dense_mask)
+    flashmask = Contestant(make_model(_flashmask), objective, paddle.to_tensor, peak_rate)
+    dense = Contestant(make_model(dense_attention), objective, _dense_mask, peak_rate)
+    return flashmask, dense
 
 
 def compare(

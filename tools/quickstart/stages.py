@@ -27,7 +27,20 @@ from paddle_flashmask.packing import (
     pack_sft,
 )
 
-__all__ = ["OBJECTIVES", "Stage", "answer_log_probs", "make_model", "prepare"]
+__all__ = [
+    "LEARNT",
+    "OBJECTIVES",
+    "PEAK_RATES",
+    "Stage",
+    "answer_log_probs",
+    "make_model",
+    "prepare",
+]
+
+# The nearer a pairwise loss comes to 0, the larger a share of it is rounding, so preferences are
+# learnt slowly and only until LEARNT.
+PEAK_RATES = {"sft": 1e-3, "dpo": 1e-4, "rm": 5e-5}
+LEARNT = {"sft": 0.0, "dpo": 0.02, "rm": 0.02}  # a loss below ends the stage
 
 
 @dataclass(frozen=True)
@@ -128,14 +141,15 @@ OBJECTIVES: dict[str, Objective] = {"sft": _sft, "dpo": _dpo, "rm": _rm}
 
 
 def answer_log_probs(model: nn.Layer, batch: Tensors) -> Tensor:
-    """Return the log-probability of every answer of a batch, [N], float32."""
+    """Return the log-probability of every answer of a batch, [N], float64."""
     return losses.answer_log_probs(
         _outputs(model, batch),
         batch["target_rows"],
         batch["target_positions"],
         batch["target_ids"],
         batch["target_answers"],
-        batch["target_weights"],
+        # In float64: as float32 the sum over a long answer has fewer digits than LOSS_TOLERANCE.
+        batch["target_weights"].astype("float64"),
         num_answers=batch["answer_rows"].shape[0],
     )
 

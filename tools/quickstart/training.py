@@ -24,7 +24,15 @@ from inputs import Inputs
 from numpy.typing import NDArray
 from paddle import Tensor
 from report import draw_losses, draw_mask, memory_line, speed_line, tiles_line, write_losses
-from stages import OBJECTIVES, Stage, answer_log_probs, make_model, prepare
+from stages import (
+    LEARNT,
+    OBJECTIVES,
+    PEAK_RATES,
+    Stage,
+    answer_log_probs,
+    make_model,
+    prepare,
+)
 from tqdm import tqdm
 
 from paddle_flashmask import _ops
@@ -94,11 +102,14 @@ def _train(
     flashmask, dense = contestants(
         lambda attention: make_model(name, config, attention, seed=options.seed, weights=weights),
         OBJECTIVES[name],
+        PEAK_RATES[name],
     )
     if isinstance(packed, PackedPreference) and name == "dpo":
         # Nothing is trained yet, so the policy itself is the frozen reference.
         packed = packed.with_reference(
-            lambda batch: _log_probs(flashmask, batch), batch_size=_batch_size(stage, options)
+            lambda batch: _log_probs(flashmask, batch),
+            batch_size=_batch_size(stage, options),
+            dtype="float64",
         )
     _ops.reset_tile_counters()
     batches = epochs(packed, _batch_size(stage, options), options.seed)
@@ -108,7 +119,7 @@ def _train(
             steps.append(step)
             bar.update()
             bar.write(_step_line(name, step), file=sys.stdout)
-            if not step.is_equal:
+            if not step.is_equal or step.flashmask_loss < LEARNT[name]:
                 break
     return steps, flashmask.model.state_dict()
 
@@ -129,7 +140,9 @@ def _step_line(name: str, step: Step) -> str:
 
 def _watched(name: str, step: Step) -> str:
     assert step.watched is not None
-    return f"{step.watched:.1%}" if name == "rm" else f"{step.watched:.6f}"
+    if name == "rm":
+        return f"{step.watched:.1%}"
+    return f"{round(step.watched, 6) + 0.0:.6f}"  # + 0.0: never -0.000000
 
 
 def _print_numbers(
@@ -143,6 +156,10 @@ def _print_numbers(
     print(tiles_line(*forward, direction="forward"))
     print(tiles_line(*backward, direction="backward"))
     print(memory_line(batch_size, packed.seq_len, config.num_heads, config.num_layers))
+
+
+def _learnt(name: str, last: Step) -> str:
+    return ", learnt by heart" if last.flashmask_loss < LEARNT[name] else ""
 
 
 def _verdict(name: str, steps: Sequence[Step]) -> int:
@@ -162,7 +179,7 @@ def _verdict(name: str, steps: Sequence[Step]) -> int:
     else:
         start = f"{first.flashmask_loss:.3f}"
     print(
-        f"loss {start} to {last.flashmask_loss:.3f} in {len(steps)} steps; "
+        f"loss {start} to {last.flashmask_loss:.3f} in {len(steps)} steps{_learnt(name, last)}; "
         f"equal at every step within {LOSS_TOLERANCE:.0e} (worst {worst:.1e})"
     )
     if name in WATCHED:
