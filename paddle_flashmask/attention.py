@@ -14,6 +14,8 @@ from paddle_flashmask import _ops, indices
 NO_WINDOW = -1
 MAX_HEAD_DIM = 256
 HEAD_DIM_MULTIPLE = 8
+LONGEST_SHOWN = 60  # characters of a wrong argument in a message
+FLOAT32_MAX = float(np.finfo(np.float32).max)
 DTYPES = ("float32", "float16", "bfloat16")
 AXES = "[batch, seqlen, heads, head_dim]"
 # Names under which Paddle's amp lists know this kind of operator.
@@ -83,7 +85,7 @@ def flashmask_attention(
         >>> import paddle
         >>> q = k = v = paddle.ones([1, 3, 1, 8])
         >>> documents = paddle.to_tensor([[[[2], [2], [3]]]], dtype="int32")
-        >>> flashmask_attention(q, k, v, documents, causal=True).shape
+        >>> list(flashmask_attention(q, k, v, documents, causal=True).shape)
         [1, 3, 1, 8]
     """
     _check_supported(
@@ -159,9 +161,11 @@ def _check_supported(
 
 
 def _describe(value: object) -> str:
-    if _is_tensor(value):
+    if isinstance(value, paddle.Tensor) or _is_tensor(value):
         return f"a Tensor of shape {list(value.shape)}"
-    return f"{type(value).__name__} {value!r}"
+    text = repr(value)
+    shown = text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}..."
+    return f"{type(value).__name__} {shown}"
 
 
 def _check_flag(argument: str, value: object) -> None:
@@ -170,23 +174,36 @@ def _check_flag(argument: str, value: object) -> None:
 
 
 def _number(argument: str, value: object) -> float:
+    """Return a float that float32, in which operators take attributes, can hold."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Real):
         raise TypeError(f"{argument} must be a float; got {_describe(value)}")
-    return float(value)
+    try:
+        number = float(value)
+    except OverflowError:
+        raise ValueError(f"{argument} must be finite in float32; got a larger integer") from None
+    if not abs(number) <= FLOAT32_MAX:
+        raise ValueError(f"{argument} must be finite in float32; got {number}")
+    return number
 
 
 def _is_tensor(value: object) -> TypeGuard[paddle.Tensor]:
-    # A static graph has values of its own, with the same attributes.
+    # A static graph has values of its own, with the same attributes. Sparse and distributed tensors
+    # are Tensors too, but not what an operator can read.
     static_value = paddle.base.libpaddle.pir.Value
-    return isinstance(value, (paddle.Tensor, static_value, paddle.static.Variable))
+    if isinstance(value, paddle.Tensor):
+        return bool(value.is_dense())
+    return isinstance(value, (static_value, paddle.static.Variable))
 
 
 def _check_tensor(argument: str, value: object) -> None:
-    if not _is_tensor(value):
-        raise TypeError(
-            f"{argument} must be a paddle.Tensor {AXES}; got {type(value).__module__}."
-            f"{type(value).__name__}"
-        )
+    if _is_tensor(value):
+        return
+    if isinstance(value, paddle.Tensor):
+        raise TypeError(f"{argument} must be a dense paddle.Tensor {AXES}; got a sparse one")
+    raise TypeError(
+        f"{argument} must be a paddle.Tensor {AXES}; got {type(value).__module__}."
+        f"{type(value).__name__}"
+    )
 
 
 def _dtype_name(tensor: paddle.Tensor) -> str:
@@ -326,7 +343,4 @@ def _window(window_size: object, startend_row_indices: paddle.Tensor | None) -> 
 def _scale(softmax_scale: object, head_dim: int) -> float:
     if softmax_scale is None:
         return 1.0 / math.sqrt(head_dim)
-    scale = _number("softmax_scale", softmax_scale)
-    if not math.isfinite(scale):
-        raise ValueError(f"softmax_scale must be finite; got {scale}")
-    return scale
+    return _number("softmax_scale", softmax_scale)

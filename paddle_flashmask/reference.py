@@ -19,6 +19,8 @@ def dense_attention(
 ) -> paddle.Tensor:
     """Return softmax(softmax_scale * q k^T, masked) v; rows that see nothing give 0.
 
+    Sums of 16-bit inputs are in float32, and so are their scores and weights.
+
     Args:
         query: [B, Sq, Hq, D], floating.
         key: [B, Sk, Hk, D], dtype of query; Hq a multiple of Hk.
@@ -32,9 +34,13 @@ def dense_attention(
     scale = 1.0 / math.sqrt(query.shape[-1]) if softmax_scale is None else softmax_scale
     group = query.shape[2] // key.shape[2]
     heads_first = [0, 2, 1, 3]
-    queries = query.transpose(heads_first)
-    keys = paddle.repeat_interleave(key, group, axis=2).transpose(heads_first)
-    values = paddle.repeat_interleave(value, group, axis=2).transpose(heads_first)
+    is_wide = query.dtype in (paddle.float32, paddle.float64)
+    queries, keys, values = (
+        (tensor if is_wide else tensor.astype("float32")).transpose(heads_first)
+        for tensor in (query, key, value)
+    )
+    keys = paddle.repeat_interleave(keys, group, axis=1)
+    values = paddle.repeat_interleave(values, group, axis=1)
     scores = paddle.matmul(queries, keys, transpose_y=True) * scale
     if mask is not None:
         # A finite stand-in for -inf keeps the gradient of rows without any key free of NaN.
@@ -44,4 +50,4 @@ def dense_attention(
     if mask is not None:
         weights = paddle.where(mask, weights, paddle.zeros([], weights.dtype))
     out: paddle.Tensor = paddle.matmul(weights, values).transpose(heads_first)
-    return out
+    return out.astype(query.dtype)

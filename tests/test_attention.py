@@ -376,6 +376,32 @@ def test_repeated_calls_are_bit_identical_for_every_thread_count(mask, dtype, rn
         paddle.base.core.set_num_threads(1)
 
 
+@pytest.mark.parametrize("dtype", cases.DTYPES)
+@pytest.mark.parametrize("mask", cases.FAMILIES)
+def test_matches_dense_when_threads_outnumber_heads(mask, dtype, rng):
+    # The backward then shares one head among threads and walks the tiles in another order.
+    case = AttentionCase(mask, seqlen_q=200, num_heads=2, num_heads_k=1, dtype=dtype)
+    try:
+        paddle.base.core.set_num_threads(4 * MAX_THREADS)
+        calls.check_case(case, rng)
+    finally:
+        paddle.base.core.set_num_threads(1)
+
+
+@pytest.mark.parametrize("blind_head", [0, 1, 2, 3])
+@pytest.mark.parametrize("dtype", cases.DTYPES)
+def test_key_tile_that_one_head_of_a_group_never_sees_is_right_for_the_others(
+    blind_head, dtype, rng
+):
+    length = 200
+    case = AttentionCase(seqlen_q=length, num_heads=4, num_heads_k=2, dtype=dtype)
+    inputs = calls.random_inputs(case, rng)
+    bounds = np.full((1, 4, length, 1), length, np.int32)
+    bounds[:, blind_head, : 2 * cases.TILE] = 0
+    mask = Mask(bounds, causal=True)
+    calls.assert_right(calls.run(inputs, mask, dtype=dtype), inputs, mask, dtype)
+
+
 def test_sharply_peaked_scores_match_dense(rng):
     case = AttentionCase("causal_documents", seqlen_q=150, head_dim=64, input_scale=3.0)
     calls.check_case(case, rng)

@@ -68,8 +68,6 @@ def test_empty_rows_give_zero_and_no_nan_in_gradients(rng):
         assert (getattr(ours, name) == 0).all(), name
 
 
-# Paddle's matmul knows float16 and bfloat16 on a GPU only.
-@pytest.mark.gpu
 @pytest.mark.parametrize("dtype", cases.DTYPES)
 def test_returns_the_dtype_of_the_query(dtype, rng):
     inputs = calls.random_inputs(AttentionCase(seqlen_q=5, dtype=dtype), rng)
@@ -77,7 +75,6 @@ def test_returns_the_dtype_of_the_query(dtype, rng):
     assert str(out.dtype).endswith(dtype)
 
 
-@pytest.mark.gpu
 def test_agrees_with_the_dense_maths_of_the_tests_in_bfloat16(rng):
     case = AttentionCase("causal_documents", seqlen_q=60, dtype="bfloat16")
     inputs, mask = calls.random_inputs(case, rng), case.make_mask(rng)

@@ -32,9 +32,11 @@ prepare() {
     echo "Python 3.10 or newer is needed; set PYTHON" >&2
     return 1
   }
-  cmp -s "$requirements" "$venv/installed.txt" && return 0
+  local wanted
+  wanted="$(cat "$requirements" tools/quickstart/requirements.txt)"
+  [ "$wanted" = "$(cat "$venv/installed.txt" 2>/dev/null)" ] && return 0
   "$python" -m pip install --quiet --requirement "$requirements" || return 1
-  cp "$requirements" "$venv/installed.txt"
+  printf '%s' "$wanted" >"$venv/installed.txt"
 }
 
 build() {

@@ -2,6 +2,7 @@
 
 #include "core/kernel_registry.h"
 #include "core/params.h"
+#include "ops/op_errors.h"
 #include "ops/params_from_tensors.h"
 #include "ops/tensor_checks.h"
 
@@ -112,11 +113,11 @@ std::vector<paddle::Tensor> Backward(const paddle::Tensor& query,
   params.softmax_lse = softmax_lse.data<float>();
   if (IsGiven(grad_out)) {
     RequireShape("the gradient of out", grad_out.shape(), query.shape());
-    PD_CHECK(grad_out.dtype() == query.dtype(),
-             "flashmask_attention: the gradient of out must be ",
-             phi::DataTypeToString(query.dtype()),
-             "; got ",
-             phi::DataTypeToString(grad_out.dtype()));
+    Require(grad_out.dtype() == query.dtype(),
+            "the gradient of out must be ",
+            phi::DataTypeToString(query.dtype()),
+            "; got ",
+            phi::DataTypeToString(grad_out.dtype()));
     params.grad_out = ViewOf(grad_out);
   }
   if (IsGiven(grad_softmax_lse)) {
@@ -169,9 +170,10 @@ std::vector<paddle::Tensor> DoubleBackward(const paddle::Tensor& query,
   (void)query, (void)key, (void)value, (void)startend_row_indices, (void)out, (void)softmax_lse;
   (void)grad_out, (void)grad_softmax_lse, (void)grad_grad_query, (void)grad_grad_key;
   (void)grad_grad_value, (void)softmax_scale, (void)causal, (void)window_left, (void)window_right;
-  PD_THROW(
-      "flashmask_attention: a gradient of its gradient is not supported, first gradients only "
-      "(create_graph=False)");
+  RequireOk(
+      Status::Unsupported("a gradient of its gradient is not supported, first gradients only "
+                          "(create_graph=False)"));
+  return {};
 }
 
 }  // namespace

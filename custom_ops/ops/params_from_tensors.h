@@ -21,13 +21,13 @@ inline int32_t NumThreads() {
 inline DataType DataTypeOf(const paddle::Tensor& query,
                            const paddle::Tensor& key,
                            const paddle::Tensor& value) {
-  PD_CHECK(query.dtype() == key.dtype() && query.dtype() == value.dtype(),
-           "flashmask_attention: query, key and value must have one dtype; got ",
-           phi::DataTypeToString(query.dtype()),
-           ", ",
-           phi::DataTypeToString(key.dtype()),
-           " and ",
-           phi::DataTypeToString(value.dtype()));
+  Require(query.dtype() == key.dtype() && query.dtype() == value.dtype(),
+          "query, key and value must have one dtype; got ",
+          phi::DataTypeToString(query.dtype()),
+          ", ",
+          phi::DataTypeToString(key.dtype()),
+          " and ",
+          phi::DataTypeToString(value.dtype()));
   switch (query.dtype()) {
     case paddle::DataType::FLOAT32:
       return DataType::kFloat32;
@@ -36,8 +36,9 @@ inline DataType DataTypeOf(const paddle::Tensor& query,
     case paddle::DataType::BFLOAT16:
       return DataType::kBFloat16;
     default:
-      PD_THROW("flashmask_attention: query must be float32, float16 or bfloat16; got ",
-               phi::DataTypeToString(query.dtype()));
+      RequireOk(Status::InvalidArgument("query must be float32, float16 or bfloat16; got " +
+                                        phi::DataTypeToString(query.dtype())));
+      return DataType::kFloat32;
   }
 }
 
@@ -78,6 +79,11 @@ void FillInputs(const paddle::Tensor& query,
   RequireOnCpu("query", query);
   RequireOnCpu("key", key);
   RequireOnCpu("value", value);
+  Require(window_left >= kNoWindow && window_right >= kNoWindow,
+          "window widths must be -1 (no window) or not negative; got ",
+          window_left,
+          " and ",
+          window_right);
   params->dtype = DataTypeOf(query, key, value);
   params->sizes = SizesOf(query, key);
   params->softmax_scale = softmax_scale;
@@ -87,8 +93,8 @@ void FillInputs(const paddle::Tensor& query,
   if (indices) {
     RequireOnCpu("startend_row_indices", *indices);
     RequireIndices(*indices, query.shape(), key.shape(), causal);
-    PD_CHECK(window_left == kNoWindow && window_right == kNoWindow,
-             "flashmask_attention: a window cannot be combined with startend_row_indices");
+    Require(window_left == kNoWindow && window_right == kNoWindow,
+            "a window cannot be combined with startend_row_indices");
     params->sizes.num_heads_mask = indices->shape()[1];
     params->mask.startend_row_indices = indices->data<int32_t>();
     params->mask.width = static_cast<int32_t>(indices->shape()[3]);

@@ -4,7 +4,7 @@
 // program or a direct call of the operator comes here unchecked.
 
 #include "core/column_bounds.h"
-#include "core/status.h"
+#include "ops/op_errors.h"
 
 #include "paddle/extension.h"
 
@@ -22,35 +22,26 @@ inline std::string ShapeText(const std::vector<int64_t>& shape) {
   return text + "]";
 }
 
-inline void RequireOk(const Status& status) {
-  if (!status.ok()) PD_THROW("flashmask_attention: ", status.message());
-}
-
 inline void RequireRank4(const char* name, const std::vector<int64_t>& shape) {
-  PD_CHECK(shape.size() == 4,
-           "flashmask_attention: ",
-           name,
-           " must have 4 axes [batch, seqlen, heads, head_dim]; got shape ",
-           ShapeText(shape));
+  Require(shape.size() == 4,
+          name,
+          " must have 4 axes [batch, seqlen, heads, head_dim]; got shape ",
+          ShapeText(shape));
 }
 
 inline void RequireShape(const char* name,
                          const std::vector<int64_t>& shape,
                          const std::vector<int64_t>& wanted) {
-  PD_CHECK(shape == wanted,
-           "flashmask_attention: ",
-           name,
-           " must have shape ",
-           ShapeText(wanted),
-           "; got ",
-           ShapeText(shape));
+  Require(shape == wanted,
+          name,
+          " must have shape ",
+          ShapeText(wanted),
+          "; got ",
+          ShapeText(shape));
 }
 
 inline void RequireOnCpu(const char* name, const paddle::Tensor& tensor) {
-  PD_CHECK(tensor.is_cpu(),
-           "flashmask_attention: ",
-           name,
-           " must be on the CPU, the only device this library was built for");
+  Require(tensor.is_cpu(), name, " must be on the CPU, the only device this library was built for");
 }
 
 // Shapes of query, key and value and of the indices, if any.
@@ -61,16 +52,16 @@ inline void RequireShapes(const std::vector<int64_t>& query,
   RequireRank4("key", key);
   RequireShape("value", value, key);
   RequireShape("key", key, {query[0], key[1], key[2], query[3]});
-  PD_CHECK(key[2] > 0 && query[2] > 0 && query[2] % key[2] == 0,
-           "flashmask_attention: the heads of query must be a multiple of those of key; got ",
-           std::to_string(query[2]),
-           " and ",
-           std::to_string(key[2]));
-  PD_CHECK(query[1] <= INT32_MAX && key[1] <= INT32_MAX,
-           "flashmask_attention: sequences must be shorter than 2^31; got ",
-           std::to_string(query[1]),
-           " and ",
-           std::to_string(key[1]));
+  Require(key[2] > 0 && query[2] > 0 && query[2] % key[2] == 0,
+          "the heads of query must be a multiple of those of key; got ",
+          query[2],
+          " and ",
+          key[2]);
+  Require(query[1] <= INT32_MAX && key[1] <= INT32_MAX,
+          "sequences must be shorter than 2^31; got ",
+          query[1],
+          " and ",
+          key[1]);
 }
 
 inline void RequireIndices(const paddle::Tensor& indices,
@@ -78,26 +69,26 @@ inline void RequireIndices(const paddle::Tensor& indices,
                            const std::vector<int64_t>& key,
                            bool causal) {
   const std::vector<int64_t> shape = indices.shape();
-  PD_CHECK(indices.dtype() == paddle::DataType::INT32,
-           "flashmask_attention: startend_row_indices must be int32; got ",
-           phi::DataTypeToString(indices.dtype()));
-  PD_CHECK(shape.size() == 4 && shape[0] == query[0] && shape[2] == key[1] &&
-               (shape[1] == 1 || shape[1] == key[2] || shape[1] == query[2]),
-           "flashmask_attention: startend_row_indices must be [",
-           std::to_string(query[0]),
-           ", 1|",
-           std::to_string(key[2]),
-           "|",
-           std::to_string(query[2]),
-           ", ",
-           std::to_string(key[1]),
-           ", width]; got ",
-           ShapeText(shape));
-  PD_CHECK(causal ? (shape[3] == 1 || shape[3] == 2) : (shape[3] == 2 || shape[3] == 4),
-           "flashmask_attention: startend_row_indices must have width ",
-           causal ? "1 or 2 with causal" : "2 or 4 without causal",
-           "; got ",
-           ShapeText(shape));
+  Require(indices.dtype() == paddle::DataType::INT32,
+          "startend_row_indices must be int32; got ",
+          phi::DataTypeToString(indices.dtype()));
+  Require(shape.size() == 4 && shape[0] == query[0] && shape[2] == key[1] &&
+              (shape[1] == 1 || shape[1] == key[2] || shape[1] == query[2]),
+          "startend_row_indices must be [",
+          query[0],
+          ", 1|",
+          key[2],
+          "|",
+          query[2],
+          ", ",
+          key[1],
+          ", width]; got ",
+          ShapeText(shape));
+  Require(causal ? (shape[3] == 1 || shape[3] == 2) : (shape[3] == 2 || shape[3] == 4),
+          "startend_row_indices must have width ",
+          causal ? "1 or 2 with causal" : "2 or 4 without causal",
+          "; got ",
+          ShapeText(shape));
 }
 
 }  // namespace flashmask::ops
