@@ -280,12 +280,13 @@ def test_weights_by_sample_sum_to_one_in_each_answer():
 
 
 def test_reference_fills_a_place_for_each_answer_and_follows_the_rows():
-    samples = [([1, 2], [[10 * n, 3], [10 * n + 1]]) for n in range(1, 6)]
+    samples = [([1, 2], [[10 * n + m] for m in range(n + 1)]) for n in range(1, 6)]
 
     def first_tokens(batch):
         return batch["input_ids"][batch["answer_rows"], batch["answer_spans"][:, 0]] / 7
 
     packed = pack_dpo(samples, seq_len=10)
+    assert len(packed) > 2
     assert "reference_log_probs" not in packed[0]
     filled = packed.with_reference(first_tokens, batch_size=2)
     batch = filled.build([2, 0])
