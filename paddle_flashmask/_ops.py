@@ -113,7 +113,7 @@ def reset_tile_counters() -> None:
 
 
 def set_tile_skipping(on: bool) -> None:
-    """Switch the skipping of dead tiles off or on; results are bit-identical either way."""
+    """Switch the skipping of dead tiles; for finite inputs results are the same to the bit."""
     library().flashmask_set_tile_skipping(int(on))
 
 
@@ -153,8 +153,11 @@ def _load() -> ctypes.CDLL:
     for name in ("flashmask_set_cpu_isa", "flashmask_cpu_isa", "flashmask_describe_kernels"):
         getattr(loaded, name).restype = ctypes.c_char_p
     isa = os.environ.get("FLASHMASK_CPU_ISA")
-    if isa is not None:
-        _set_cpu_isa(loaded, isa)
+    if isa:
+        try:
+            _set_cpu_isa(loaded, isa.strip())
+        except ValueError as error:
+            raise ImportError(f"FLASHMASK_CPU_ISA is wrong: {error}") from error
     return loaded
 
 

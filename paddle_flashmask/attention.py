@@ -299,7 +299,7 @@ def _checked_indices(
         dtype = _dtype_name(startend_row_indices)
     else:
         raise TypeError(
-            f"startend_row_indices must be a paddle.Tensor or a numpy array; "
+            f"startend_row_indices must be a dense paddle.Tensor or a numpy array; "
             f"got {_describe(startend_row_indices)}"
         )
     indices.check_form(

@@ -66,6 +66,8 @@ std::vector<Shape> InferForwardShape(const Shape& query,
                                      int64_t window_right) {
   (void)key, (void)value, (void)startend_row_indices, (void)softmax_scale, (void)causal;
   (void)window_left, (void)window_right;
+  // An exception here would end the process: a wrong rank is left to the run to refuse.
+  if (query.size() != 4) return {query, {-1, -1, -1}};
   return {query, {query[0], query[2], query[1]}};
 }
 
@@ -95,6 +97,10 @@ std::vector<paddle::Tensor> Backward(const paddle::Tensor& query,
                                      bool causal,
                                      int64_t window_left,
                                      int64_t window_right) {
+  // What Paddle hands over in place of freed inputs stands in the wrong places.
+  Require(!startend_row_indices || startend_row_indices->dtype() == paddle::DataType::INT32,
+          "startend_row_indices of the forward are gone. ",
+          kGraphIsFreed);
   BackwardParams params;
   FillInputs(query,
              key,
@@ -107,6 +113,8 @@ std::vector<paddle::Tensor> Backward(const paddle::Tensor& query,
              &params);
   const Kernel& kernel = KernelFor(params.dtype, params.sizes.head_dim);
   const Shape lse_shape{params.sizes.batch, params.sizes.num_heads, params.sizes.seqlen_q};
+  RequireGiven("out", out);
+  RequireGiven("softmax_lse", softmax_lse);
   RequireShape("out", out.shape(), query.shape());
   RequireShape("softmax_lse", softmax_lse.shape(), lse_shape);
   params.out = ViewOf(out);

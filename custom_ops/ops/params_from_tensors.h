@@ -6,6 +6,7 @@
 #include "paddle/extension.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <vector>
 
@@ -75,6 +76,9 @@ void FillInputs(const paddle::Tensor& query,
                 int64_t window_left,
                 int64_t window_right,
                 Params* params) {
+  RequireGiven("query", query);
+  RequireGiven("key", key);
+  RequireGiven("value", value);
   RequireShapes(query.shape(), key.shape(), value.shape());
   RequireOnCpu("query", query);
   RequireOnCpu("key", key);
@@ -86,11 +90,13 @@ void FillInputs(const paddle::Tensor& query,
           window_right);
   params->dtype = DataTypeOf(query, key, value);
   params->sizes = SizesOf(query, key);
+  Require(std::isfinite(softmax_scale), "softmax_scale must be finite; got ", softmax_scale);
   params->softmax_scale = softmax_scale;
   params->mask.causal = causal;
-  params->mask.window_left = window_left;
-  params->mask.window_right = window_right;
+  params->mask.window_left = std::min<int64_t>(window_left, INT32_MAX);
+  params->mask.window_right = std::min<int64_t>(window_right, INT32_MAX);
   if (indices) {
+    RequireGiven("startend_row_indices", *indices);
     RequireOnCpu("startend_row_indices", *indices);
     RequireIndices(*indices, query.shape(), key.shape(), causal);
     Require(window_left == kNoWindow && window_right == kNoWindow,

@@ -22,6 +22,16 @@ inline std::string ShapeText(const std::vector<int64_t>& shape) {
   return text + "]";
 }
 
+constexpr const char* kGraphIsFreed =
+    "After a backward its graph is freed: pass retain_graph=True to go through it again";
+
+// A missing tensor is one that a caller left out, or that an earlier backward freed.
+inline void RequireGiven(const char* name, const paddle::Tensor& tensor) {
+  const bool has_data =
+      tensor.defined() && tensor.is_dense_tensor() && (tensor.initialized() || tensor.numel() == 0);
+  Require(has_data, name, " must be a dense tensor; got none. ", kGraphIsFreed);
+}
+
 inline void RequireRank4(const char* name, const std::vector<int64_t>& shape) {
   Require(shape.size() == 4,
           name,

@@ -90,6 +90,5 @@ def test_tiles_line_counts_visited_tiles():
 
 
 def test_pins_agree_with_those_of_the_tests():
-    pins = TRAIN.with_name("requirements.txt").read_text().splitlines()
     tests = (TRAIN.parents[1] / "requirements-test.txt").read_text().splitlines()
-    assert [pin for pin in pins if not pin.startswith("#") and pin not in tests] == []
+    assert "-r quickstart/requirements.txt" in tests

@@ -2,7 +2,9 @@
 
 constexpr int64_t kDepthPerUnit = 1;
 
-static inline Vector MultiplyAdd(Vector sum, Vector a, Vector b) { return sum + a * b; }
+static inline Vector MultiplyAdd(Vector sum, Vector a, Vector b) {
+  return FusedMultiplyAdd(sum, a, b);
+}
 
 static inline Vector Broadcast(const float* unit) { return Splat(*unit); }
 

@@ -26,19 +26,21 @@ namespace flashmask::cpu {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 // The tiles of one worker.
 struct Tiles {
-  float* query;    // rows layout of a row tile
-  float* scores;   // [kTileRows, kTileColumns]
-  float* weights;  // rows layout of the weights
-  float* out;      // [kTileRows, stride]
-  float* row_max;  // [kTileRows]
-  float* row_sum;  // [kTileRows]
+  float* query;     // rows layout of a row tile
+  float* scores;    // [kTileRows, kTileColumns]
+  float* weights;   // rows layout of the weights
+  float* out;       // [kTileRows, stride]
+  float* row_max;   // [kTileRows]
+  float* row_sum;   // [kTileRows]
+  float* row_seen;  // [kTileRows]
   TileCounts counts;
 
   static int64_t NumFloats(int64_t stride) {
-    return 2 * kTileRows * stride + 2 * kTileRows * kTileColumns + 2 * kTileRows;
+    return 2 * kTileRows * stride + 2 * kTileRows * kTileColumns + 3 * kTileRows;
   }
 
   Tiles(Workspace* workspace, int64_t stride, const TileMath& math)
@@ -47,7 +49,8 @@ struct Tiles {
         weights(math.depth_per_unit == 1 ? scores : workspace->Take(kTileRows * kTileColumns)),
         out(workspace->Take(kTileRows * stride)),
         row_max(workspace->Take(kTileRows)),
-        row_sum(workspace->Take(kTileRows)) {}
+        row_sum(workspace->Take(kTileRows)),
+        row_seen(workspace->Take(kTileRows)) {}
 };
 
 class ForwardPass {
@@ -106,6 +109,7 @@ class ForwardPass {
     std::fill_n(tiles->out, kTileRows * stride_, 0.0f);
     std::fill_n(tiles->row_max, kTileRows, -kInfinity);
     std::fill_n(tiles->row_sum, kTileRows, 0.0f);
+    std::fill_n(tiles->row_seen, kTileRows, 0.0f);
     for (int64_t tile = 0; tile < plan_.num_column_tiles(); ++tile) {
       const TileClass tile_class = plan_.Classify(batch, head, row_begin, row_begin + rows, tile);
       tiles->counts.Count(tile_class);
@@ -135,12 +139,17 @@ class ForwardPass {
                     tiles->scores,
                     kTileColumns,
                     false});
-    math_.online_softmax(
-        {tiles->scores, tiles->weights, tiles->out, stride_, tiles->row_max, tiles->row_sum},
-        rows,
-        params_.softmax_scale,
-        partial ? &plan_.Columns(batch, head, column_tile) : nullptr,
-        row_begin);
+    math_.online_softmax({tiles->scores,
+                          tiles->weights,
+                          tiles->out,
+                          stride_,
+                          tiles->row_max,
+                          tiles->row_sum,
+                          tiles->row_seen},
+                         rows,
+                         params_.softmax_scale,
+                         partial ? &plan_.Columns(batch, head, column_tile) : nullptr,
+                         row_begin);
     const int64_t weight_units = kTileColumns / math_.depth_per_unit;
     math_.multiply({rows,
                     stride_,
@@ -155,7 +164,8 @@ class ForwardPass {
                     true});
   }
 
-  // A row that saw nothing has sum 0 and maximum -inf: out 0, lse -inf.
+  // A row that saw nothing has sum 0 and maximum -inf: out 0, lse -inf. One that saw only scores of
+  // -inf is 0 / 0, as in a dense softmax.
   void StoreRows(int64_t batch, int64_t head, int64_t row_begin, int64_t rows, Tiles* tiles) const {
     float* lse =
         params_.softmax_lse + (batch * sizes_.num_heads + head) * sizes_.seqlen_q + row_begin;
@@ -163,7 +173,8 @@ class ForwardPass {
     for (int64_t r = 0; r < rows; ++r) {
       const float sum = tiles->row_sum[r];
       lse[r] = sum == 0.0f ? -kInfinity : tiles->row_max[r] + std::log(sum);
-      row_scale[r] = sum == 0.0f ? 0.0f : 1.0f / sum;
+      const float nothing = tiles->row_seen[r] == 0.0f ? 0.0f : kNan;
+      row_scale[r] = sum == 0.0f ? nothing : 1.0f / sum;
     }
     const TensorView& out = params_.out;
     math_.store(params_.dtype,

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
-#include <system_error>
+#include <exception>
 #include <thread>
 #include <vector>
 
@@ -25,8 +25,8 @@ void ParallelFor(int64_t num_items,
   for (int32_t worker = 1; worker < num_workers; ++worker) {
     try {
       threads.emplace_back(work, worker);
-    } catch (const std::system_error&) {
-      break;  // No more threads to be had: the ones that run take all items.
+    } catch (const std::exception&) {
+      break;  // No more threads or memory to be had: the ones that run take all items.
     }
   }
   work(0);

@@ -51,8 +51,9 @@ struct OnlineSoftmax {
   float* weights;  // rows layout of exp(score - row_max); may be `scores` if units are floats
   float* out;      // [kTileRows, out_stride], rescaled when row_max grows
   int64_t out_stride;
-  float* row_max;  // [kTileRows], -inf at first
-  float* row_sum;  // [kTileRows], 0 at first
+  float* row_max;   // [kTileRows], -inf at first
+  float* row_sum;   // [kTileRows], 0 at first
+  float* row_seen;  // [kTileRows], 0 at first, 1 if only scores of -inf were seen
 };
 
 // Scores to weights and their gradients, for one tile of the backward.

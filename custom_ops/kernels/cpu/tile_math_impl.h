@@ -65,6 +65,16 @@ static inline float ScaleAndMask(float* scores,
   return Fold<LargerOf>(largest);
 }
 
+static inline bool SeesAny(const TileColumns& columns, IntVector row) {
+  for (int64_t c = 0; c < kTileColumns; c += kLanes) {
+    const IntVector masked = IsMasked(columns, c, row);
+    for (int64_t i = 0; i < kLanes; ++i) {
+      if (masked[i] == 0) return true;
+    }
+  }
+  return false;
+}
+
 // Takes a row's maximum up to `tile_max` and what was summed under the old one with it.
 static inline void RaiseRowMax(const OnlineSoftmax& state, int64_t r, float tile_max) {
   const float old_max = state.row_max[r];
@@ -88,6 +98,7 @@ static inline void UpdateSoftmax(const OnlineSoftmax& state,
     const IntVector row = Splat(static_cast<int32_t>(row_begin + r));
     const float tile_max = ScaleAndMask<kMasked>(scores, scale, columns, row);
     if (tile_max == -INFINITY) {
+      if (!kMasked || SeesAny(*columns, row)) state.row_seen[r] = 1.0f;
       for (int64_t c = 0; c < kTileColumns / kDepthPerUnit; c += kLanes) {
         Store(weights + c, Splat(0.0f));
       }
@@ -131,7 +142,9 @@ static inline WeightAndGrad BackwardCells(const SoftmaxBackward& tile,
                                           int64_t row_begin) {
   const int64_t cell = r * kTileColumns + c;
   WeightAndGrad cells;
-  cells.weight = Exp(Load(tile.scores + cell) * scale - tile.softmax_lse[r]);
+  // At most 0 but for the rounding of lse, which grows with the scores; NaN stays.
+  const Vector exponent = Load(tile.scores + cell) * scale - tile.softmax_lse[r];
+  cells.weight = Exp(Select(exponent > Splat(0.0f), Splat(0.0f), exponent));
   cells.grad = cells.weight * (Load(tile.grad_weights + cell) - tile.delta[r]) * scale;
   if (kMasked) {
     const IntVector row = Splat(static_cast<int32_t>(row_begin + r));

@@ -28,6 +28,29 @@ static inline IntVector Splat(int32_t value) { return value - IntVector{}; }
 
 static inline Vector Select(IntVector mask, Vector yes, Vector no) { return mask ? yes : no; }
 
+// sum + a * b, rounded once where the machine can. Said explicitly, and the compiler is told not to
+// contract on its own: the backward must form scores to the bit as the forward did.
+template <typename Floats>
+static inline Floats FusedMultiplyAdd(Floats sum, Floats a, Floats b) {
+#if defined(__x86_64__)
+  if constexpr (sizeof(Floats) == 64) {
+    return reinterpret_cast<Floats>(_mm512_fmadd_ps(reinterpret_cast<__m512>(a),
+                                                    reinterpret_cast<__m512>(b),
+                                                    reinterpret_cast<__m512>(sum)));
+  } else if constexpr (sizeof(Floats) == 32) {
+    return reinterpret_cast<Floats>(_mm256_fmadd_ps(reinterpret_cast<__m256>(a),
+                                                    reinterpret_cast<__m256>(b),
+                                                    reinterpret_cast<__m256>(sum)));
+  } else {
+    return sum + a * b;
+  }
+#elif defined(__ARM_NEON)
+  return vfmaq_f32(sum, a, b);
+#else
+  return sum + a * b;
+#endif
+}
+
 static inline Vector Exp(Vector x) {
   constexpr float kLog2E = 1.44269504088896341f;
   constexpr float kLn2High = 0.693359375f;
@@ -37,17 +60,17 @@ static inline Vector Exp(Vector x) {
   constexpr int32_t kExponentBias = 127;
   constexpr int32_t kMantissaBits = 23;
   const Vector clamped = Select(x < Splat(kSmallest), Splat(kSmallest), x);
-  const Vector whole = (clamped * kLog2E + kRounder) - kRounder;
-  Vector r = clamped - whole * kLn2High;
-  r = r - whole * kLn2Low;
+  const Vector whole = FusedMultiplyAdd(Splat(kRounder), clamped, Splat(kLog2E)) - kRounder;
+  Vector r = FusedMultiplyAdd(clamped, whole, Splat(-kLn2High));
+  r = FusedMultiplyAdd(r, whole, Splat(-kLn2Low));
   Vector p = Splat(1.0f / 5040.0f);
-  p = p * r + 1.0f / 720.0f;
-  p = p * r + 1.0f / 120.0f;
-  p = p * r + 1.0f / 24.0f;
-  p = p * r + 1.0f / 6.0f;
-  p = p * r + 0.5f;
-  p = p * r + 1.0f;
-  p = p * r + 1.0f;
+  p = FusedMultiplyAdd(Splat(1.0f / 720.0f), p, r);
+  p = FusedMultiplyAdd(Splat(1.0f / 120.0f), p, r);
+  p = FusedMultiplyAdd(Splat(1.0f / 24.0f), p, r);
+  p = FusedMultiplyAdd(Splat(1.0f / 6.0f), p, r);
+  p = FusedMultiplyAdd(Splat(0.5f), p, r);
+  p = FusedMultiplyAdd(Splat(1.0f), p, r);
+  p = FusedMultiplyAdd(Splat(1.0f), p, r);
   const IntVector exponent = __builtin_convertvector(whole, IntVector) + kExponentBias;
   const Vector result = p * reinterpret_cast<Vector>(exponent << kMantissaBits);
   return Select(x < Splat(kSmallest), Splat(0.0f), result);
