@@ -28,7 +28,7 @@ class Placement(NamedTuple):
     """The place of one sample: row `row`, positions [offset, offset + length).
 
     Attributes:
-        sample: number of the sample in the input, from 0.
+        sample: place of the sample in the input, from 0.
         row: number of the row, from 0.
         offset: first position in the row.
         length: number of tokens kept, less than the sample's own only if it was truncated.

@@ -125,7 +125,7 @@ class PackedRows(ABC, Generic[Item]):
     def unpack(
         self, values: NDArray[Any], *, rows: Sequence[int] | None = None
     ) -> dict[int, NDArray[Any]]:
-        """Return the part of `values` that belongs to each sample, by sample number.
+        """Return the part of `values` that belongs to each sample, by its place in the input.
 
         Args:
             values: [B, S, ...], anything laid out like a batch, e.g. logits.

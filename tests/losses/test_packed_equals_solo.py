@@ -1,5 +1,7 @@
 """Packed rows through a small decoder with flashmask_attention, against one row per answer."""
 
+from functools import partial
+
 import numpy as np
 import paddle
 import pytest
@@ -10,7 +12,7 @@ from support.groups import preference_samples
 from support.tolerance import assert_array_close
 
 from paddle_flashmask import flashmask_attention, losses
-from paddle_flashmask.packing import pack_dpo, pack_rm, pack_sft
+from paddle_flashmask.packing import PackedStream, pack_dpo, pack_rm, pack_sft
 
 VOCABULARY = 29
 SEQ_LEN = 64
@@ -251,4 +253,13 @@ def test_a_data_loader_builds_batches_from_row_numbers():
     loader = paddle.io.DataLoader(
         range(len(packed)), batch_size=2, collate_fn=packed.build, return_list=False
     )
+    assert [len(batch["answer_rows"]) for batch in loader] == [4, 4, 2]
+
+
+def test_a_data_loader_passes_a_stream_through():
+    class Stream(paddle.io.IterableDataset):
+        def __iter__(self):
+            return iter(PackedStream([SAMPLE] * 5, partial(pack_dpo, seq_len=13), batch_size=2))
+
+    loader = paddle.io.DataLoader(Stream(), batch_size=None)
     assert [len(batch["answer_rows"]) for batch in loader] == [4, 4, 2]

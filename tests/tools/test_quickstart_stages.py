@@ -2,9 +2,11 @@
 
 import re
 
+import paddle
 import pytest
-import stages
 import train
+import training
+from comparison import Contestant
 
 ARGUMENTS = ["--steps", "2", "--seq-len", "256", "--batch-size", "1"]
 
@@ -51,23 +53,18 @@ def test_each_stage_writes_a_table_and_two_pictures(run):
 
 
 def test_a_mask_that_leaks_is_found_in_every_stage(tmp_path, monkeypatch, capsys):
+    original = Contestant.tensors
+
     def leaking(self, batch):
         tensors = original(self, batch)
-        if tensors["mask"].dtype == stages.paddle.int32:
-            tensors["mask"] = stages.paddle.full_like(tensors["mask"], 256)
+        if tensors["mask"].dtype == paddle.int32:  # the indices, not the dense mask
+            tensors["mask"] = paddle.full_like(tensors["mask"], 256)
         return tensors
 
-    original = train_contestant().tensors
-    monkeypatch.setattr(train_contestant(), "tensors", leaking)
+    monkeypatch.setattr(Contestant, "tensors", leaking)
     assert train.main([*ARGUMENTS, "--output", str(tmp_path)]) == 1
     errors = capsys.readouterr().err
     assert re.findall(r"the losses of (\w+), step 1 are not equal", errors) == ["sft", "dpo", "rm"]
-
-
-def train_contestant():
-    import comparison
-
-    return comparison.Contestant
 
 
 def test_rows_too_short_for_any_answer_give_code_2(tmp_path, capsys):
@@ -75,3 +72,9 @@ def test_rows_too_short_for_any_answer_give_code_2(tmp_path, capsys):
     path.write_text('[{"prompt": "' + "long " * 400 + '", "chosen": "a", "rejected": "b"}]')
     assert train.main(["--seq-len", "16", "--output", str(tmp_path), str(path)]) == 2
     assert "dpo: no answer starts within --seq-len 16 tokens; raise it" in capsys.readouterr().err
+
+
+def test_a_stage_ends_once_its_pairs_are_learnt_by_heart(tmp_path, monkeypatch, capsys):
+    monkeypatch.setitem(training.LEARNT, "rm", 10.0)
+    assert train.main([*ARGUMENTS, "--stages", "rm", "--output", str(tmp_path)]) == 0
+    assert " in 1 steps, learnt by heart; equal at every step" in capsys.readouterr().out
