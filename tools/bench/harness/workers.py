@@ -10,6 +10,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import paddle_flashmask
+
 WORKER = Path(__file__).resolve().parents[1] / "worker.py"
 
 
@@ -29,7 +31,7 @@ class Worker:
             stdout=subprocess.PIPE,
             stderr=self._errors,
             text=True,
-            env={**os.environ, **(_thread_variables(threads) if device == "cpu" else {})},
+            env={**os.environ, **_variables(threads if device == "cpu" else None)},
         )
 
     def ask(self, **request: Any) -> dict[str, Any]:
@@ -63,14 +65,16 @@ class Worker:
         return f"{lines[-1] if lines else 'no message'} (exit code {code})"
 
 
-def _thread_variables(threads: int) -> dict[str, str]:
-    """Return the environment that gives every library so many threads.
+def _variables(threads: int | None) -> dict[str, str]:
+    """Return the environment: our package from where we have it, so many threads for every library.
 
     Idle threads sleep: spinning would count as CPU time, and slow down the next provider.
     """
-    counts = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-    return {
-        **dict.fromkeys(counts, str(threads)),
-        "OMP_WAIT_POLICY": "PASSIVE",
-        "KMP_BLOCKTIME": "0",
-    }
+    package = Path(paddle_flashmask.__file__).resolve().parents[1]
+    path = os.pathsep.join([str(package), *filter(None, [os.environ.get("PYTHONPATH")])])
+    variables = {"PYTHONPATH": path}
+    if threads is not None:
+        counts = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+        variables |= dict.fromkeys(counts, str(threads))
+        variables |= {"OMP_WAIT_POLICY": "PASSIVE", "KMP_BLOCKTIME": "0"}
+    return variables
