@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from harness import check, exact, masks
 from harness.cells import BACKWARD, FORWARD
-from support import dense
+from providers.interface import gaussian_inputs
+from support import dense, tolerance
 from support.fake_provider import FakeProvider, cell
 
 
@@ -62,19 +63,28 @@ def test_a_mask_off_by_one_column_is_caught_in_bfloat16(tmp_path):
     assert not any(verdict.is_right for verdict in verdicts.values())
 
 
-def test_nan_is_wrong(tmp_path):
+@pytest.mark.parametrize("name", ["out", "grad_query", "grad_key", "grad_value"])
+def test_nan_is_wrong_and_hides_behind_no_other_array(name, tmp_path):
     class Wrong(FakeProvider):
-        def forward(self):
-            super().forward()
-            self.tensors["out"][0, 0, 0, 0] = np.nan
-
-        def backward(self):
-            super().backward()
-            self.tensors["out"][0, 0, 0, 0] = np.nan
+        wrong, factor = name, np.nan
 
     verdicts, _ = judged(Wrong, cell(), tmp_path)
-    assert not verdicts[FORWARD].is_right
-    assert verdicts[BACKWARD].is_right
+    direction = FORWARD if name == "out" else BACKWARD
+    assert verdicts.pop(direction).array == name
+    assert all(verdict.is_right for verdict in verdicts.values())
+
+
+@pytest.mark.parametrize("dtype", sorted(exact.ROUNDINGS))
+def test_the_error_allowed_is_that_of_the_tests_of_the_package(dtype, tmp_path):
+    shape = cell(dtype=dtype, seqlen=65, num_heads_k=4)
+    query, key, value, _ = gaussian_inputs(shape).values()
+    seen = masks.build(shape.mask, shape.seqlen).seen(np.arange(shape.seqlen))[None, None]
+    right = dense.attention(query, key, value, seen)
+    coarse = dense.attention(query, key, value, seen, rounded=dense.ROUNDINGS[dtype])
+    verdicts, _ = judged(FakeProvider, shape, tmp_path)
+    allowed = tolerance.allowed_error(right.out, coarse.out, dtype)
+    times_dense = 2 * np.abs(coarse.out - right.out).max() if dtype == "float32" else 0.0
+    assert verdicts[FORWARD].allowed == pytest.approx(allowed + times_dense, rel=1e-9)
 
 
 def test_other_inputs_than_the_reference_had_are_refused(tmp_path):
@@ -106,5 +116,6 @@ def test_exact_rows_and_keys_are_those_of_the_dense_definition(name, rng):
         (columns[1], right.grad_value),
     ]:
         np.testing.assert_allclose(mine, theirs[0, places, 0], rtol=1e-10, atol=1e-12)
-    numbers = rng.standard_normal(1000)
+    halves = np.array([1 + 2.0**-8, 1 + 3 * 2.0**-8, 1 + 2.0**-11, 1 + 3 * 2.0**-11])
+    numbers = np.concatenate([rng.standard_normal(1000), halves])
     assert np.array_equal(exact.ROUNDINGS[name](numbers), dense.ROUNDINGS[name](numbers))

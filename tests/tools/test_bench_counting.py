@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from harness import masks
 from harness.cells import BACKWARD, FORWARD, live_operations, visible_operations
+from providers import flex_rules
 from support.fake_provider import cell
 
 SPECS = [*masks.PRESETS, "sft:lengths=[100, 150]", "dpo:groups=[(40, [60, 90])]", "document:n=5"]
@@ -34,7 +35,22 @@ def test_operations_are_those_of_the_cells_counted_one_by_one(spec):
     assert visible_operations(shape, mask, BACKWARD) == per_cell * seen.sum() * 5 / 2
     assert live_operations(shape, mask, FORWARD) == per_cell * sum(tiles) * 128 * 128
     assert mask.has_blind_row == (~seen.any(axis=1)).any()
-    assert np.array_equal(mask.seen(np.array([0, 7, 249])), seen[[0, 7, 249]])
+    assert np.array_equal(mask.seen(np.arange(LENGTH)), seen)
+    assert np.array_equal(mask.seen(np.array([7]), np.array([3, 9])), seen[7:8, [3, 9]])
+
+
+PADDED = ["sft:lengths=[100, 50]", "rm:groups=[(40, [60, 90])]", "sliding_window:left=3;right=9"]
+
+
+@pytest.mark.parametrize("spec", [*SPECS, *PADDED])
+def test_rules_for_flex_attention_see_what_the_mask_sees(spec):
+    mask = masks.build(spec, LENGTH)
+    is_seen = flex_rules.rule(mask, np.asarray)
+    row, column = np.ogrid[:LENGTH, :LENGTH]
+    if is_seen is None:
+        assert mask.visible == LENGTH**2
+    else:
+        assert np.array_equal(is_seen(0, 0, row, column), mask.seen(np.arange(LENGTH)))
 
 
 def test_defaults_have_the_densities_that_were_compared_on_the_gpu():
@@ -53,6 +69,11 @@ def test_defaults_have_the_densities_that_were_compared_on_the_gpu():
         "qk_sparse": 0.478,
         "random_eviction": 0.25,
     }
+
+
+def test_drawn_masks_are_the_same_every_time():
+    drawn = ("document", "share_question", "random_eviction")
+    assert [masks.build(name, 4096).visible for name in drawn] == [8659456, 2907574, 4158434]
 
 
 @pytest.mark.parametrize(

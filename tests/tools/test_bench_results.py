@@ -11,11 +11,42 @@ from harness.meters import Timing
 from support.fake_provider import cell
 
 ORIGIN = results.Source("2026-01-01T00:00:00+00:00", "abc", "a processor", "a command")
-COLUMNS = """
-date commit device threads versions batch num_heads num_heads_k seqlen head_dim dtype mask density
-live_density provider direction status reason runs wall_ms wall_ms_p20 wall_ms_p80 cpu_ms cpu_ms_p20
-cpu_ms_p80 tflops_visible tflops_live gflops_per_core peak_mib mask_ms checked error allowed command
-""".split()
+COLUMNS = [
+    "date",
+    "commit",
+    "device",
+    "threads",
+    "versions",
+    "batch",
+    "num_heads",
+    "num_heads_k",
+    "seqlen",
+    "head_dim",
+    "dtype",
+    "mask",
+    "density",
+    "live_density",
+    "provider",
+    "direction",
+    "status",
+    "reason",
+    "runs",
+    "wall_ms",
+    "wall_ms_p20",
+    "wall_ms_p80",
+    "cpu_ms",
+    "cpu_ms_p20",
+    "cpu_ms_p80",
+    "tflops_visible",
+    "tflops_live",
+    "gflops_per_core",
+    "peak_mib",
+    "mask_ms",
+    "checked",
+    "error",
+    "allowed",
+    "command",
+]
 
 
 def row(provider="ours", direction=FORWARD, seconds=0.001, **changes):
@@ -98,6 +129,9 @@ def test_table_shows_what_is_missing_wrong_or_impossible(tmp_path):
     blank = replace(rival_backward, status="n/a", cpu_ms="", wall_ms="")
     text = tables.markdown(as_read([ours, ours_backward, wrong, rival_backward], tmp_path))
     assert text.endswith("| **wrong** / **wrong** |")
+    bad = replace(ours, status="wrong")
+    text = tables.markdown(as_read([bad, ours_backward, rival, rival_backward], tmp_path))
+    assert "| **wrong** / 2 |" in text
     text = tables.markdown(as_read([ours, ours_backward, rival, blank], tmp_path))
     assert text.endswith("| 4.0x / n/a |")
     text = tables.markdown(as_read([ours, rival], tmp_path / "forward"))

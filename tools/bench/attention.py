@@ -1,7 +1,7 @@
 """Speed, memory and correctness of `flashmask_attention` beside its rivals, on a CPU or a GPU.
 
     pip install -r tools/bench/requirements.txt
-    python tools/bench/attention.py                     the README's cells, about ten minutes
+    python tools/bench/attention.py                     README's cells; 2 cores: 10 to 15 minutes
     python tools/bench/attention.py --table             markdown from the CSV
     python tools/bench/attention.py --plot FOLDER       drawings from the CSV
     python tools/bench/attention.py --masks causal document:n=8 --seqlens 2048 --threads 2

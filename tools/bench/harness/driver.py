@@ -39,7 +39,7 @@ class Effort:
     """Turns of every provider and direction, fewer (at least 3) if they exceed the seconds."""
 
     turns: int = 7
-    seconds: float = 15.0
+    seconds: float = 5.0
 
 
 @dataclass

@@ -14,13 +14,16 @@ from harness.masks import BenchMask
 Rule = Callable[[Any, Any, Any, Any], Any]
 
 
-def rule(mask: BenchMask, place: str) -> Rule | None:
-    """Return the rule (batch, head, row, column) of a mask; None if every row sees every column."""
-    import torch
+def rule(mask: BenchMask, tensor: Callable[[np.ndarray], Any]) -> Rule | None:
+    """Return the rule of a mask: (batch, head, row, column) -> whether the row sees the column.
 
-    def tensor(array: np.ndarray) -> Any:
-        return torch.as_tensor(np.ascontiguousarray(array), dtype=torch.int32, device=place)
+    Args:
+        mask: any mask.
+        tensor: makes what the rule reads of an array of integers.
 
+    Returns:
+        The rule; None if every row sees every column.
+    """
     if mask.recipe == "full":
         return None
     maker = RULES.get(mask.recipe)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from harness.cells import Cell
 from harness.masks import BenchMask
 
+from providers.flex_rules import rule
 from providers.torch_tensors import TorchProvider, forward_only_on_cpu
 
 
@@ -24,9 +26,10 @@ class Bench(TorchProvider):
         import torch
         from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-        from providers.flex_rules import rule
+        def tensor(array: np.ndarray) -> Any:
+            return torch.as_tensor(array, dtype=torch.int32, device=self.place)
 
-        length, is_seen = mask.seqlen, rule(mask, self.place)
+        length, is_seen = mask.seqlen, rule(mask, tensor)
         self._blocks = None
         if is_seen is not None:
             self._blocks = create_block_mask(
