@@ -11,12 +11,14 @@ from paddle_flashmask import indices
 __all__ = ["document_lengths"]
 
 
-def document_lengths(position_ids: Sequence[int] | Sequence[Sequence[int]] | np.ndarray) -> list[list[int]]:
+def document_lengths(
+    position_ids: Sequence[int] | Sequence[Sequence[int]] | np.ndarray,
+) -> list[list[int]]:
     """Return the document lengths of each row, read from positions that restart at 0.
 
     The rule is that of `indices.from_position_ids`; the first document of a row may start above 0
-    (a continued one). The zeros that `pack_sft` writes under padding read as documents of one token: such a row sees
-    itself, and nothing else is affected.
+    (a continued one). The zeros that `pack_sft` writes under padding read as documents of one
+    token: such a row sees itself, and nothing else is affected.
 
     Args:
         position_ids: [B, S] or [S] (one row), ints, not negative.
