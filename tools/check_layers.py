@@ -65,6 +65,7 @@ PYTHON_RULES = {
     "attention": PythonRule(frozenset({"indices", "_ops"}), others=PADDLE),
     "_ops": PythonRule(frozenset({"version"}), others=PADDLE),
     "reference": PythonRule(frozenset({"indices"}), others=PADDLE),
+    "losses": PythonRule(frozenset({"packing"}), others=PADDLE),
     "integrations": PythonRule(
         frozenset({"", "integrations", "attention"}), others=PADDLE, anything_in_functions=True
     ),

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Installs the project into .venv, builds it, and trains a small model on packed chat data with
-# flashmask_attention and with a dense mask; see tools/quickstart/train.py for what is compared.
+# Installs the project into .venv, builds it, and trains a small model on packed data by SFT, DPO and
+# reward modelling, each with flashmask_attention and with a dense mask; see
+# tools/quickstart/train.py for what is compared.
 #
-#   bash tools/quickstart.sh [--steps N] [--seq-len N] [--batch-size N] [--seed N] [--output DIR]
-#                            [FILE ...]
+#   bash tools/quickstart.sh [--stages sft,dpo,rm] [--steps N] [--seq-len N] [--batch-size N]
+#                            [--seed N] [--output DIR] [FILE ...]
 #
 # Needs Python 3.10 to 3.12 (or PYTHON=/its/path) and a C++ compiler (or CXX=name). Network is used
 # only for what .venv lacks. Exit codes: 0 all losses equal, 1 they differ, 2 a wrong argument or

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from paddle_flashmask.packing.bins import first_fit_decreasing
+from paddle_flashmask.packing.bins import STRATEGIES
 
-__all__ = ["OVERLONG_RULES", "Layout", "PackingStatistics", "Placement", "check_size", "plan_rows"]
+__all__ = [
+    "OVERLONG_RULES",
+    "Layout",
+    "PackingStatistics",
+    "Placement",
+    "check_choice",
+    "check_size",
+    "plan_rows",
+]
 
 OVERLONG_RULES = ("raise", "truncate", "drop")
 
@@ -20,7 +28,7 @@ class Placement(NamedTuple):
     """The place of one sample: row `row`, positions [offset, offset + length).
 
     Attributes:
-        sample: number of the sample in the input, from 0.
+        sample: place of the sample in the input, from 0.
         row: number of the row, from 0.
         offset: first position in the row.
         length: number of tokens kept, less than the sample's own only if it was truncated.
@@ -41,8 +49,8 @@ class PackingStatistics:
         tokens: tokens in the rows, without padding.
         trained_tokens: positions with a label.
         rows: rows made.
-        truncated: samples cut to seq_len.
-        dropped: samples left out because they are longer than seq_len.
+        truncated: samples cut to fit seq_len.
+        dropped: samples left out because they do not fit seq_len.
         padding_fraction: padded positions over all positions, in [0, 1); 0 without rows.
         density: visible cells over all cells of the rows' masks, in (0, 1]; 0 without rows.
     """
@@ -63,14 +71,14 @@ class Layout(NamedTuple):
     Attributes:
         placements: sorted by row, then offset.
         rows: number of rows.
-        truncated: samples cut to the row length.
-        dropped: samples left out.
+        truncated: samples cut to the row length, by their place in the input.
+        dropped: samples left out, by their place in the input.
     """
 
     placements: tuple[Placement, ...]
     rows: int
-    truncated: int
-    dropped: int
+    truncated: frozenset[int]
+    dropped: frozenset[int]
 
 
 def check_size(name: str, value: int, *, least: int = 1) -> None:
@@ -86,55 +94,85 @@ def check_size(name: str, value: int, *, least: int = 1) -> None:
         raise ValueError(f"{name} must be at least {least}; got {value}")
 
 
-def plan_rows(lengths: Sequence[int], *, seq_len: int, overlong: str) -> Layout:
-    """Return the place of each sample in rows of seq_len positions, first-fit decreasing.
+def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
+    """Check that an argument is one of a few words.
+
+    Raises:
+        ValueError: it is none of them.
+    """
+    known = tuple(choices)
+    if value not in known:
+        raise ValueError(f"{name} must be one of {', '.join(known)}; got {value!r}")
+
+
+def plan_rows(
+    lengths: Sequence[int],
+    *,
+    seq_len: int,
+    overlong: str,
+    strategy: str = "first_fit_decreasing",
+    numbers: Sequence[int] | None = None,
+    multiple: int = 1,
+) -> Layout:
+    """Return the place of each sample in rows of seq_len positions.
 
     Args:
         lengths: tokens of each sample, at least 1.
         seq_len: positions in a row.
         overlong: what becomes of a longer sample: "raise", "truncate" (its first seq_len tokens
             stay) or "drop".
+        strategy: which row each sample goes to, a key of `bins.STRATEGIES`.
+        numbers: how messages name the samples; from 0 if None.
+        multiple: every sample starts at a multiple of this many positions; divides seq_len.
 
     Returns:
         A `Layout`. Within a row the samples keep their input order.
 
     Raises:
-        TypeError: seq_len is not an int.
-        ValueError: seq_len < 1, overlong is no such rule, or a sample is too long for "raise".
+        TypeError: a size is not an int.
+        ValueError: a size is out of range, overlong or strategy is no such rule, multiple does
+            not divide seq_len, or a sample is too long for "raise".
     """
     check_size("seq_len", seq_len)
-    if overlong not in OVERLONG_RULES:
-        raise ValueError(f"overlong must be one of {', '.join(OVERLONG_RULES)}; got {overlong!r}")
+    check_size("multiple", multiple)
+    check_choice("overlong", overlong, OVERLONG_RULES)
+    check_choice("strategy", strategy, STRATEGIES)
+    if seq_len % multiple:
+        raise ValueError(f"multiple must divide seq_len={seq_len}; got {multiple}")
     sizes = np.asarray(lengths, np.int64)
     too_long = np.flatnonzero(sizes > seq_len)
     if overlong == "raise" and too_long.size:
         number = int(too_long[0])
         raise ValueError(
             f"samples must have at most seq_len={seq_len} tokens with overlong='raise'; "
-            f"sample {number} has {sizes[number]}"
+            f"sample {number if numbers is None else numbers[number]} has {sizes[number]}"
         )
     kept = np.flatnonzero(sizes <= seq_len) if overlong == "drop" else np.arange(len(sizes))
     kept_sizes = np.minimum(sizes[kept], seq_len)
-    placements = _place(kept, kept_sizes, first_fit_decreasing(kept_sizes, seq_len))
+    rooms = -(-kept_sizes // multiple) * multiple
+    placements = _place(kept, kept_sizes, rooms, STRATEGIES[strategy](rooms, seq_len))
     return Layout(
         placements=placements,
         rows=placements[-1].row + 1 if placements else 0,
-        truncated=int(too_long.size) if overlong == "truncate" else 0,
-        dropped=int(too_long.size) if overlong == "drop" else 0,
+        truncated=frozenset(too_long.tolist() if overlong == "truncate" else ()),
+        dropped=frozenset(too_long.tolist() if overlong == "drop" else ()),
     )
 
 
 def _place(
-    samples: NDArray[np.int64], sizes: NDArray[np.int64], rows: NDArray[np.int64]
+    samples: NDArray[np.int64],
+    sizes: NDArray[np.int64],
+    rooms: NDArray[np.int64],
+    rows: NDArray[np.int64],
 ) -> tuple[Placement, ...]:
     order = np.lexsort((samples, rows))
     placements: list[Placement] = []
     row_before, offset = -1, 0
-    for sample, size, row in zip(
-        samples[order].tolist(), sizes[order].tolist(), rows[order].tolist(), strict=True
+    for sample, size, room, row in zip(
+        *(column[order].tolist() for column in (samples, sizes, rooms, rows)), strict=True
     ):
         if row != row_before:
             row_before, offset = row, 0
         placements.append(Placement(sample, row, offset, size))
-        offset += size
+        offset += room
     return tuple(placements)

@@ -1,4 +1,4 @@
-"""A tokenised sample and its checks."""
+"""Tokenised samples as the user gives them, and the checks that samples of all kinds share."""
 
 from __future__ import annotations
 
@@ -8,7 +8,14 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["IGNORE_INDEX", "SftSample", "checked_sample"]
+__all__ = [
+    "IGNORE_INDEX",
+    "PreferenceSample",
+    "SftSample",
+    "checked_sample",
+    "id_array",
+    "token_array",
+]
 
 IGNORE_INDEX = -100  # label of a position that is not trained, as in Paddle's cross_entropy
 INT64_MAX = 2**63 - 1
@@ -30,6 +37,21 @@ class SftSample(NamedTuple):
     labels: TokenIds
 
 
+class PreferenceSample(NamedTuple):
+    """One tokenised prompt with the answers to compare.
+
+    Attributes:
+        prompt_ids: [p], token ids, p >= 1: everything before the answer, earlier turns included.
+        answers: n answers, [a] token ids each, a >= 1, each with its end-of-answer token.
+        ranks: [n], ints: the lower, the better; equal ones are not compared. None: the answers
+            come best first, so (chosen, rejected) needs no ranks.
+    """
+
+    prompt_ids: TokenIds
+    answers: Sequence[TokenIds]
+    ranks: Sequence[int] | NDArray[np.integer] | None = None
+
+
 def checked_sample(number: int, sample: object) -> tuple[Int64Array, Int64Array]:
     """Return ids and labels of one sample as int64 arrays, or say what is wrong with it.
 
@@ -41,20 +63,12 @@ def checked_sample(number: int, sample: object) -> tuple[Int64Array, Int64Array]
         raise TypeError(
             f"samples must be (input_ids, labels) pairs; sample {number} is {type(sample).__name__}"
         )
-    input_ids = _id_array("input_ids", number, sample[0])
-    labels = _id_array("labels", number, sample[1])
-    if input_ids.size == 0:
-        raise ValueError(f"input_ids of sample {number} must hold at least 1 token; got 0")
+    input_ids = token_array("input_ids", number, sample[0])
+    labels = id_array("labels", number, sample[1])
     if labels.size != input_ids.size:
         raise ValueError(
             f"labels of sample {number} must have the length of its input_ids, {input_ids.size}; "
             f"got {labels.size}"
-        )
-    negative = np.flatnonzero(input_ids < 0)
-    if negative.size:
-        at = int(negative[0])
-        raise ValueError(
-            f"input_ids of sample {number} must be at least 0; got {input_ids[at]} at position {at}"
         )
     wrong = np.flatnonzero((labels != IGNORE_INDEX) & (labels != input_ids))
     if wrong.size:
@@ -66,7 +80,37 @@ def checked_sample(number: int, sample: object) -> tuple[Int64Array, Int64Array]
     return input_ids, labels
 
 
-def _id_array(name: str, number: int, ids: object) -> Int64Array:
+def token_array(name: str, number: int, ids: object) -> Int64Array:
+    """Return token ids as an int64 array.
+
+    Args:
+        name: of the field, for messages.
+        number: of the sample, for messages.
+        ids: [n], what came.
+
+    Raises:
+        TypeError: they are not ints in one dimension.
+        ValueError: there are none, or one is negative or does not fit int64.
+    """
+    tokens = id_array(name, number, ids)
+    if tokens.size == 0:
+        raise ValueError(f"{name} of sample {number} must hold at least 1 token; got 0")
+    negative = np.flatnonzero(tokens < 0)
+    if negative.size:
+        at = int(negative[0])
+        raise ValueError(
+            f"{name} of sample {number} must be at least 0; got {tokens[at]} at position {at}"
+        )
+    return tokens
+
+
+def id_array(name: str, number: int, ids: object) -> Int64Array:
+    """Return ints in one dimension as an int64 array, empty ones included.
+
+    Raises:
+        TypeError: they are not ints in one dimension.
+        ValueError: one does not fit int64.
+    """
     try:
         array = np.asarray(ids)
     except ValueError:

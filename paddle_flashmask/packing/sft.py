@@ -8,24 +8,18 @@ same pairs and save one position per sample, but their rows no longer hold the u
 | labels     | 11  12 -100 | 21 -100 |-100|  (prompt of the first sample: its token 10)
 | positions  |  0   1    2 |  0    1 |  0 |
 | indices    |  3   3    3 |  5    5 |  5 |  (padding column j holds j: nobody sees it)
+| weights    |  1   1    0 |  1    0 |  0 |  (by sample: 1/2 1/2 0, 1 0)
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
-from paddle_flashmask.packing.layout import (
-    Layout,
-    PackingStatistics,
-    Placement,
-    check_size,
-    plan_rows,
-)
+from paddle_flashmask.packing.layout import Placement, check_choice, check_size, plan_rows
+from paddle_flashmask.packing.rows import WEIGHTS, Batch, PackedRows, check_numbers, row_starts
 from paddle_flashmask.packing.samples import (
     IGNORE_INDEX,
     Int64Array,
@@ -36,31 +30,10 @@ from paddle_flashmask.packing.samples import (
 
 __all__ = ["PackedSft", "pack_sft"]
 
-Batch: TypeAlias = dict[str, NDArray[np.integer]]
-
 
 @dataclass(frozen=True, eq=False)
-class PackedSft:
-    """Samples with their places; rows are built when asked for.
-
-    Attributes:
-        samples: the samples as int64 arrays, all of them, in input order.
-        placements: which sample lies where, sorted by row and offset.
-        statistics: counts and fill.
-        seq_len: positions in a row, S.
-        pad_token_id: token id under padding.
-    """
-
-    samples: tuple[tuple[Int64Array, Int64Array], ...]
-    placements: tuple[Placement, ...]
-    statistics: PackingStatistics
-    seq_len: int
-    pad_token_id: int
-    _row_starts: tuple[int, ...]
-
-    def __len__(self) -> int:
-        """Return the number of rows."""
-        return self.statistics.rows
+class PackedSft(PackedRows[tuple[Int64Array, Int64Array]]):
+    """Samples with their places; rows are built when asked for. See `PackedRows`."""
 
     def build(self, rows: Sequence[int]) -> Batch:
         """Return one batch of the given rows, in the given order.
@@ -71,8 +44,9 @@ class PackedSft:
         Returns:
             `input_ids` [B, S], int64; `labels` [B, S], int64, shifted: position t holds the token
             t + 1 of the same sample or -100; `position_ids` [B, S], int64, from 0 in each sample
-            and 0 under padding; `attn_mask_startend_row_indices` [B, 1, S, 1], int32, for
-            causal=True.
+            and 0 under padding; `loss_weights` [B, S], float32, 0 without a label, else 1 for
+            weights="token" and 1 / (labels of the sample) for "sample";
+            `attn_mask_startend_row_indices` [B, 1, S, 1], int32, for causal=True.
 
         Raises:
             ValueError: a row number is out of range.
@@ -81,79 +55,33 @@ class PackedSft:
         input_ids = np.full(shape, self.pad_token_id, np.int64)
         labels = np.full(shape, IGNORE_INDEX, np.int64)
         position_ids = np.zeros(shape, np.int64)
+        loss_weights = np.zeros(shape, np.float32)
         indices = np.tile(np.arange(self.seq_len, dtype=np.int32), (len(rows), 1))
         for index, row in enumerate(rows):
-            for sample, _, start, length in self.row_placements(row):
+            for place in self.row_placements(row):
+                sample, _, start, length = place
                 end = start + length
                 tokens, targets = self.samples[sample]
                 input_ids[index, start:end] = tokens[:length]
                 labels[index, start : end - 1] = targets[1:length]
                 position_ids[index, start:end] = np.arange(length)
                 indices[index, start:end] = end
+                trained = labels[index, start:end] != IGNORE_INDEX
+                share = max(1, np.count_nonzero(trained)) if self.weights == "sample" else 1
+                loss_weights[index, start:end] = trained / share
         return {
             "input_ids": input_ids,
             "labels": labels,
             "position_ids": position_ids,
+            "loss_weights": loss_weights,
             "attn_mask_startend_row_indices": indices[:, None, :, None],
         }
 
-    def batches(
-        self, batch_size: int, *, row_order: Sequence[int] | None = None, drop_last: bool = False
-    ) -> Iterator[Batch]:
-        """Return an iterator over batches; see `build` for what a batch holds.
-
-        Args:
-            batch_size: rows in a batch, B.
-            row_order: rows in the order wanted, e.g. shuffled; all rows in order if None. (Row 0
-                holds the longest samples, so training should shuffle.)
-            drop_last: leave out a last batch of fewer than batch_size rows.
-
-        Raises:
-            TypeError: batch_size is not an int.
-            ValueError: batch_size < 1, or a row number is out of range.
-        """
-        check_size("batch_size", batch_size)
-        order = list(range(len(self)) if row_order is None else row_order)
-        last = len(order) - len(order) % batch_size if drop_last else len(order)
-        starts = range(0, last, batch_size)
-        return (self.build(order[start : start + batch_size]) for start in starts)
-
-    def row_placements(self, row: int) -> tuple[Placement, ...]:
-        """Return the placements of one row, by offset.
-
-        Raises:
-            ValueError: the row number is out of range.
-        """
-        if not 0 <= row < len(self):
-            raise ValueError(f"rows must be in [0, {len(self)}); got {row}")
-        return self.placements[self._row_starts[row] : self._row_starts[row + 1]]
-
-    def unpack(
-        self, values: NDArray[Any], *, rows: Sequence[int] | None = None
-    ) -> dict[int, NDArray[Any]]:
-        """Return the part of `values` that belongs to each sample, by sample number.
-
-        Args:
-            values: [B, S, ...], anything laid out like a batch, e.g. logits.
-            rows: the B row numbers the batch was built from; all rows in order if None.
-
-        Returns:
-            For each sample in these rows its [length, ...] slice (a view).
-
-        Raises:
-            ValueError: the shape does not fit rows and seq_len, or a row is out of range.
-        """
-        numbers = range(len(self)) if rows is None else rows
-        if values.shape[:2] != (len(numbers), self.seq_len):
-            raise ValueError(
-                f"values must start with axes [{len(numbers)}, {self.seq_len}] (rows, seq_len); "
-                f"got shape {list(values.shape)}"
-            )
-        return {
-            place.sample: values[index, place.offset : place.offset + place.length]
-            for index, row in enumerate(numbers)
-            for place in self.row_placements(row)
-        }
+    def count_sample(self, place: Placement) -> tuple[int, int]:
+        """Return the trained tokens and the visible cells of a placed sample."""
+        targets = self.samples[place.sample][1][1 : place.length]
+        trained = int(np.count_nonzero(targets != IGNORE_INDEX))
+        return trained, place.length * (place.length + 1) // 2
 
 
 def pack_sft(
@@ -162,10 +90,13 @@ def pack_sft(
     seq_len: int,
     pad_token_id: int = 0,
     overlong: str = "raise",
+    strategy: str = "first_fit_decreasing",
+    weights: str = "token",
+    numbers: Sequence[int] | None = None,
 ) -> PackedSft:
-    """Return the samples packed into rows of seq_len positions, first-fit decreasing.
+    """Return the samples packed into rows of seq_len positions.
 
-    The result depends on the samples and their order alone.
+    The result depends on the arguments and the order of the samples alone.
 
     Args:
         samples: the samples, (input_ids, labels) each, unshifted.
@@ -173,6 +104,10 @@ def pack_sft(
         pad_token_id: token id under padding, at least 0.
         overlong: for a sample of more than seq_len tokens: "raise" ValueError; "truncate", keep
             its first seq_len; "drop" it. The last two are counted in `statistics`.
+        strategy: "first_fit_decreasing" (fewest rows), "first_fit" or "sequential" (rows hold
+            neighbours, in order); see `bins`.
+        weights: what weighs the same in a loss, every trained "token" or every "sample".
+        numbers: how messages name the samples, e.g. by line of a file; 0, 1, ... if None.
 
     Returns:
         A `PackedSft`; `.batches(batch_size)` yields what a trainer feeds to the model.
@@ -181,7 +116,8 @@ def pack_sft(
         TypeError: a size is not an int, a sample is not a pair, or ids are not ints in one
             dimension.
         ValueError: an empty sample, labels that do not fit the ids, negative ids, an over-long
-            sample with "raise", or a size out of range. Samples are named by their number.
+            sample with "raise", a size out of range or an unknown word. Samples are named by
+            their number.
 
     Example:
         >>> packed = pack_sft([([10, 11, 12], [-100, 11, 12]), ([20, 21], [20, 21])], seq_len=6)
@@ -193,37 +129,15 @@ def pack_sft(
     """
     check_size("seq_len", seq_len)
     check_size("pad_token_id", pad_token_id, least=0)
-    checked = tuple(checked_sample(number, sample) for number, sample in enumerate(samples))
-    layout = plan_rows([len(ids) for ids, _ in checked], seq_len=seq_len, overlong=overlong)
-    rows_of = [place.row for place in layout.placements]
-    row_starts = np.searchsorted(rows_of, np.arange(layout.rows + 1)).tolist()
-    return PackedSft(
-        samples=checked,
-        placements=layout.placements,
-        statistics=_statistics(checked, layout, seq_len),
+    check_choice("weights", weights, WEIGHTS)
+    given = tuple(samples)
+    names = check_numbers(numbers, len(given))
+    checked = tuple(map(checked_sample, names, given))
+    layout = plan_rows(
+        [len(ids) for ids, _ in checked],
         seq_len=seq_len,
-        pad_token_id=pad_token_id,
-        _row_starts=tuple(row_starts),
+        overlong=overlong,
+        strategy=strategy,
+        numbers=names,
     )
-
-
-def _statistics(
-    samples: tuple[tuple[Int64Array, Int64Array], ...], layout: Layout, seq_len: int
-) -> PackingStatistics:
-    lengths = np.array([place.length for place in layout.placements], np.int64)
-    trained = sum(
-        np.count_nonzero(samples[place.sample][1][1 : place.length] != IGNORE_INDEX)
-        for place in layout.placements
-    )
-    tokens, positions = int(lengths.sum()), layout.rows * seq_len
-    visible = int((lengths * (lengths + 1) // 2).sum())
-    return PackingStatistics(
-        samples=len(samples),
-        tokens=tokens,
-        trained_tokens=int(trained),
-        rows=layout.rows,
-        truncated=layout.truncated,
-        dropped=layout.dropped,
-        padding_fraction=1 - tokens / positions if positions else 0.0,
-        density=visible / (positions * seq_len) if positions else 0.0,
-    )
+    return PackedSft(checked, names, layout, seq_len, pad_token_id, weights, row_starts(layout))

@@ -96,6 +96,17 @@ PYTHON_BREACHES = [
         "from paddle_flashmask import _ops",
         "reference must not import paddle_flashm",
     ),
+    ("losses.py", "from paddle_flashmask import _ops", "losses must not import paddle_flashmask._"),
+    (
+        "losses.py",
+        "from paddle_flashmask.attention import f",
+        "losses must not import paddle_flash",
+    ),
+    (
+        "packing/rows.py",
+        "from paddle_flashmask import losses",
+        "packing must not import paddle_fla",
+    ),
     ("integrations/paddlenlp.py", "import paddlenlp", "paddlenlp inside functions only"),
     ("integrations/paddlenlp.py", "from paddle_flashmask import _ops", "must not import paddle_fl"),
     (
@@ -113,6 +124,7 @@ PYTHON_ALLOWED = [
     ),
     ("packing/bins.py", "import heapq\nfrom paddle_flashmask.recipes.sft import f"),
     ("attention.py", "import paddle\nfrom paddle_flashmask import _ops, indices"),
+    ("losses.py", "import paddle\nfrom paddle_flashmask.packing import IGNORE_INDEX"),
     ("integrations/paddlenlp.py", "import paddle\ndef f():\n    import paddlenlp"),
     ("integrations/paddlenlp.py", "from paddle_flashmask import flashmask_attention"),
     ("__init__.py", "if TYPE_CHECKING:\n    from paddle_flashmask.attention import f"),

@@ -26,17 +26,23 @@ def test_each_row_is_read_alone(positions, lengths):
 @pytest.mark.parametrize(
     ("positions", "error", "text"),
     [
-        ([0.0, 1.0], TypeError, "position_ids must be ints; got float64"),
+        ([0.0, 1.0], TypeError, "position_ids must hold ints; got an array of float64"),
         (
             [[[0, 1]], [[0, 1]], [[0, 1]]],
             ValueError,
-            "position_ids must be [batch, seqlen] or [seqlen]; got shape [3, 1, 2]",
+            "position_ids must have axes [batch, seqlen] or [seqlen]; positions on three axes are "
+            "not supported, they do not tell documents apart: got shape [3, 1, 2]",
         ),
-        ([-1, 0], ValueError, "position_ids must be at least 0; got -1"),
+        (
+            [-1, 0],
+            ValueError,
+            "position_ids must go up by 1 or start again at 0; got -1 at sample 0 position 0",
+        ),
         (
             [[0, 1, 2, 3], [0, 1, 1, 2]],
             ValueError,
-            "position_ids must grow by 1 or restart at 0; got 1 after 1 in row 1",
+            "position_ids must go up by 1 or start again at 0; "
+            "got 1 after 1 at sample 1 position 2",
         ),
     ],
 )

@@ -127,6 +127,7 @@ def test_shapes_dtypes_and_padding():
         "input_ids": ((2, 5), "int64"),
         "labels": ((2, 5), "int64"),
         "position_ids": ((2, 5), "int64"),
+        "loss_weights": ((2, 5), "float32"),
         "attn_mask_startend_row_indices": ((2, 1, 5, 1), "int32"),
     }
     assert batch["input_ids"][1].tolist() == [1, 2, 3, 99, 99]

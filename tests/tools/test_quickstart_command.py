@@ -45,6 +45,24 @@ def test_output_below_a_file_gives_one_line_and_code_2(tmp_path, capsys):
     assert capsys.readouterr().err.startswith("quickstart: --output ")
 
 
+@pytest.mark.parametrize("stages", ["", "sft,ppo", "sft,", "SFT"])
+def test_unknown_stages_leave_with_code_2(stages, capsys):
+    with pytest.raises(SystemExit) as caught:
+        train.parse(["--stages", stages])
+    assert caught.value.code == 2
+    assert f"must be some of sft,dpo,rm, by commas; got {stages!r}" in capsys.readouterr().err
+
+
+def test_files_that_fit_no_wanted_stage_give_one_line_and_code_2(tmp_path, capsys):
+    path = tmp_path / "x.json"
+    path.write_text('[{"instruction": "a", "output": "b"}]')
+    assert train.main(["--stages", "dpo", "--check-only", str(path)]) == 2
+    assert capsys.readouterr().err == (
+        "quickstart: no stage can run; dpo: skipped: no file has records with chosen and rejected, "
+        "or ERNIEKit's src, response and sort\n"
+    )
+
+
 @pytest.mark.parametrize(
     ("flashmask", "dense", "is_equal"),
     [

@@ -1,15 +1,13 @@
-import math
-
 import numpy as np
 import paddle
 import pytest
-from decoder import Decoder, DecoderConfig, mean_loss
+from decoder import Decoder, DecoderConfig, RewardModel
 
+from paddle_flashmask import losses
 from paddle_flashmask.indices import to_dense
 from paddle_flashmask.packing import pack_sft
 from paddle_flashmask.reference import dense_attention
 
-IGNORED = -100
 CONFIG = DecoderConfig(vocab_size=23, hidden_size=16, ffn_size=24)
 
 
@@ -53,14 +51,9 @@ def test_packed_loss_equals_the_sum_of_solo_runs(model):
     sums = []
     for row in rows:
         batch = row.build([0])
-        loss = mean_loss(logits_of(model, batch), paddle.to_tensor(batch["labels"]))
+        loss = losses.sft_loss(logits_of(model, batch), paddle.to_tensor(batch["labels"]))
         sums.append(float(loss) * row.statistics.trained_tokens)
     assert sums[0] == pytest.approx(sum(sums[1:]), rel=1e-6)
-
-
-def test_loss_is_the_mean_over_labels_that_are_not_ignored():
-    labels = paddle.to_tensor([[2, IGNORED, IGNORED, IGNORED]])
-    assert float(mean_loss(paddle.zeros([1, 4, 8]), labels)) == pytest.approx(math.log(8))
 
 
 def test_logits_follow_position_ids(model):
@@ -74,7 +67,18 @@ def test_logits_follow_position_ids(model):
 
 def test_every_weight_gets_a_gradient(model):
     batch = pack_sft(samples_of(6, 4), seq_len=12).build([0])
-    mean_loss(logits_of(model, batch), paddle.to_tensor(batch["labels"])).backward()
+    losses.sft_loss(logits_of(model, batch), paddle.to_tensor(batch["labels"])).backward()
     silent = [name for name, weight in model.named_parameters() if not weight.grad.abs().sum() > 0]
     model.clear_gradients()
     assert silent == []
+
+
+def test_reward_model_scores_every_position_and_trains_the_decoder(model):
+    batch = pack_sft(samples_of(6, 4), seq_len=12).build([0])
+    scores = logits_of(RewardModel(model), batch)
+    assert scores.shape == [1, 12]
+    scores[0, 3].backward()
+    touched = model.embedding.weight.grad.abs().sum(axis=1) > 0
+    model.clear_gradients()
+    assert set(np.flatnonzero(touched.numpy())) <= set(batch["input_ids"][0, :4].tolist())
+    assert touched.any()

@@ -1,7 +1,7 @@
 import json
 
 import pytest
-from chat_formats import load_conversations
+from inputs import load_inputs
 from records import InputError, read_records
 
 
@@ -79,16 +79,16 @@ def test_missing_files_and_directories_give_one_line(tmp_path):
 def test_malformed_records_are_counted_and_the_rest_is_used(write):
     good = {"instruction": "a", "output": "b"}
     path = write("\n".join(["[", json.dumps(good) + ",", "7,", json.dumps(good), "]"]))
-    conversations, problems = load_conversations([path, path])
-    assert len(conversations) == 4
-    assert [str(problem) for problem in problems] == [
+    inputs = load_inputs([path, path])
+    assert len(inputs.conversations) == 4
+    assert [str(problem) for problem in inputs.problems] == [
         f"{path}:3: a record must be a JSON object; got a number"
     ] * 2
 
 
 def test_problems_of_a_file_are_listed_by_line(write):
     path = write('{"src": "a", "tgt": "b"}\n{"src": 1, "tgt": "b"}\nno\n{"src": "a"}\n')
-    _, problems = load_conversations([path])
+    problems = load_inputs([path]).problems
     assert [problem.line for problem in problems] == [2, 3, 4]
 
 
@@ -106,5 +106,5 @@ def test_problems_of_a_file_are_listed_by_line(write):
 def test_files_without_a_usable_record_give_one_line(write, text, reason):
     path = write(text)
     with pytest.raises(InputError) as caught:
-        load_conversations([path])
+        load_inputs([path])
     assert str(caught.value) == path + reason

@@ -2,8 +2,10 @@ from pathlib import Path
 
 import chat_tokens
 import pytest
-from chat_formats import Turn, load_conversations
+from chat_formats import Turn
 from chat_tokens import ChatTokenizer
+from inputs import load_inputs
+from preference_formats import Preference
 
 IGNORED = -100
 SAMPLES = Path(chat_tokens.__file__).parent / "samples"
@@ -11,7 +13,7 @@ SAMPLES = Path(chat_tokens.__file__).parent / "samples"
 
 @pytest.fixture(scope="module")
 def conversations():
-    return load_conversations([str(path) for path in sorted(SAMPLES.iterdir())])[0]
+    return load_inputs([str(path) for path in sorted(SAMPLES.iterdir())]).conversations
 
 
 @pytest.fixture(scope="module")
@@ -20,14 +22,16 @@ def tokenizer(conversations):
 
 
 def test_own_samples_are_all_usable():
-    counts = {
-        path.name: tuple(map(len, load_conversations([str(path)]))) for path in SAMPLES.iterdir()
-    }
-    assert counts == {
+    inputs = load_inputs([str(path) for path in SAMPLES.iterdir()])
+    assert inputs.problems == []
+    assert {Path(use.path).name: use[1:] for use in inputs.files} == {
         "alpaca.json": (24, 0),
         "messages.jsonl": (16, 0),
         "conversations.json": (16, 0),
         "erniekit.jsonl": (16, 0),
+        "preference_conversations.json": (0, 16),
+        "preference_messages.jsonl": (0, 16),
+        "preference_erniekit.jsonl": (0, 16),
     }
 
 
@@ -44,6 +48,17 @@ def test_template_trains_answers_and_their_end(tokenizer):
     assert ids[3] == special["user"]
     assert ids[6:] == [special["assistant"], answer, special["end"]]
     assert labels == [IGNORED] * 7 + [answer, special["end"]]
+
+
+def test_prompt_and_answer_are_the_tokens_of_the_conversation(tokenizer):
+    prompt = [Turn("system", "s", trained=False), Turn("user", "which?", trained=False)]
+    preference = Preference(prompt, ["this one", "that"], [1, 0])
+    sample = tokenizer.preference_sample(preference)
+    assert sample.ranks == [1, 0]
+    for answer, said in zip(sample.answers, preference.conversations(), strict=True):
+        whole = tokenizer.sample(said)
+        assert [*sample.prompt_ids, *answer] == whole.input_ids
+        assert whole.labels == [IGNORED] * len(sample.prompt_ids) + answer
 
 
 def test_any_text_comes_back(tokenizer):

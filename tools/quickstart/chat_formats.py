@@ -15,9 +15,22 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, TypeAlias
 
-from records import InputError, Problem, read_records
-
-__all__ = ["Conversation", "RecordError", "Turn", "conversation_of", "load_conversations"]
+__all__ = [
+    "MESSAGE_ROLES",
+    "SPEAKER_ROLES",
+    "Conversation",
+    "RecordError",
+    "Turn",
+    "alpaca_question",
+    "check_unicode",
+    "content_of",
+    "conversation_of",
+    "kind_of",
+    "named_turns",
+    "string_of",
+    "strings_of",
+    "system_of",
+]
 
 MESSAGE_ROLES = {name: name for name in ("system", "user", "assistant", "tool")}
 SPEAKER_ROLES = {
@@ -50,35 +63,6 @@ class Turn(NamedTuple):
 Conversation: TypeAlias = list[Turn]
 
 
-def load_conversations(paths: list[str]) -> tuple[list[Conversation], list[Problem]]:
-    """Return the conversations of all files, in order, and the records that were skipped.
-
-    Raises:
-        InputError: a file cannot be read or holds no usable record.
-    """
-    conversations: list[Conversation] = []
-    problems: list[Problem] = []
-    for path in paths:
-        records, skipped = read_records(path)
-        used = len(conversations)
-        for record in records:
-            try:
-                conversations.append(conversation_of(record.value))
-            except RecordError as error:
-                skipped.append(Problem(path, record.line, str(error)))
-        skipped.sort(key=lambda problem: problem.line)
-        if len(conversations) == used:
-            raise InputError(f"{path}: no usable record{_first(skipped)}")
-        problems += skipped
-    return conversations, problems
-
-
-def _first(problems: list[Problem]) -> str:
-    if not problems:
-        return ""
-    return f"; first of {len(problems)}: line {problems[0].line}, {problems[0].reason}"
-
-
 def conversation_of(value: object) -> Conversation:
     """Return the turns of one record.
 
@@ -86,20 +70,20 @@ def conversation_of(value: object) -> Conversation:
         RecordError: it has no known format, a field has the wrong kind, or nothing is trained.
     """
     if not isinstance(value, dict):
-        raise RecordError(f"a record must be a JSON object; got {_kind(value)}")
+        raise RecordError(f"a record must be a JSON object; got {kind_of(value)}")
     if "chosen" in value or "rejected" in value:
         raise RecordError("a preference pair (chosen, rejected), not a conversation to train on")
     if "messages" in value:
-        turns = _named_turns(value["messages"], "messages", ("role", "content"), MESSAGE_ROLES)
+        turns = named_turns(value["messages"], "messages", ("role", "content"), MESSAGE_ROLES)
     elif "conversations" in value:
-        named = _named_turns(
+        named = named_turns(
             value["conversations"], "conversations", ("from", "value"), SPEAKER_ROLES
         )
-        turns = _system(value) + named
+        turns = system_of(value) + named
     elif "src" in value or "tgt" in value:
-        turns = _system(value) + _erniekit(value)
+        turns = system_of(value) + _erniekit(value)
     elif "instruction" in value or "output" in value:
-        turns = _system(value) + _alpaca(value)
+        turns = system_of(value) + _alpaca(value)
     else:
         raise RecordError(
             "a record must have instruction and output, messages, conversations, or src and tgt; "
@@ -108,52 +92,67 @@ def conversation_of(value: object) -> Conversation:
     if not any(turn.trained and turn.text for turn in turns):
         raise RecordError("no assistant text to train on")
     for turn in turns:
-        _check_unicode(turn.text)
+        check_unicode(turn.text)
     return turns
 
 
 def _alpaca(value: dict[str, Any]) -> Conversation:
-    instruction = _string(value.get("instruction"), "instruction")
-    extra = _string(value.get("input") or "", "input")
+    question = alpaca_question(value)
+    output = string_of(value.get("output"), "output")
+    return [question, Turn("assistant", output, trained=True)]
+
+
+def alpaca_question(value: dict[str, Any]) -> Turn:
+    """Return instruction and input as the user's turn."""
+    instruction = string_of(value.get("instruction"), "instruction")
+    extra = string_of(value.get("input") or "", "input")
     prompt = f"{instruction}\n\n{extra}" if extra else instruction
-    output = _string(value.get("output"), "output")
-    return [Turn("user", prompt, trained=False), Turn("assistant", output, trained=True)]
+    return Turn("user", prompt, trained=False)
 
 
-def _named_turns(
+def named_turns(
     entries: object, name: str, keys: tuple[str, str], roles: dict[str, str]
 ) -> Conversation:
+    """Return a list of turns that name their speaker.
+
+    Args:
+        entries: what the record holds.
+        name: of the field, for messages.
+        keys: of speaker and text in each entry.
+        roles: speaker as written to role.
+    """
     if not isinstance(entries, list) or not entries:
-        raise RecordError(f"{name} must be a list of turns; got {_kind(entries)}")
+        raise RecordError(f"{name} must be a list of turns; got {kind_of(entries)}")
     turns = []
     for number, entry in enumerate(entries):
         if not isinstance(entry, dict):
-            raise RecordError(f"{name}[{number}] must be an object; got {_kind(entry)}")
+            raise RecordError(f"{name}[{number}] must be an object; got {kind_of(entry)}")
         speaker = entry.get(keys[0])
         if not isinstance(speaker, str) or speaker not in roles:
             raise RecordError(
                 f"{name}[{number}].{keys[0]} must be one of {', '.join(roles)}; got {speaker!r}"
             )
-        text = _content(entry.get(keys[1]), f"{name}[{number}].{keys[1]}")
+        text = content_of(entry.get(keys[1]), f"{name}[{number}].{keys[1]}")
         turns.append(Turn(roles[speaker], text, trained=roles[speaker] == "assistant"))
     return turns
 
 
-def _content(content: object, name: str) -> str:
+def content_of(content: object, name: str) -> str:
+    """Return a text that is a string or a list of text parts."""
     if not isinstance(content, list):
-        return _string(content, name)
+        return string_of(content, name)
     texts = []
     for number, part in enumerate(content):
-        kind = part.get("type") if isinstance(part, dict) else _kind(part)
+        kind = part.get("type") if isinstance(part, dict) else kind_of(part)
         if kind != "text":
             raise RecordError(f"{name}[{number}] must be a part of type 'text'; got {kind!r}")
-        texts.append(_string(part.get("text"), f"{name}[{number}].text"))
+        texts.append(string_of(part.get("text"), f"{name}[{number}].text"))
     return "".join(texts)
 
 
 def _erniekit(value: dict[str, Any]) -> Conversation:
-    questions = _strings(value.get("src"), "src")
-    answers = _strings(value.get("tgt"), "tgt")
+    questions = strings_of(value.get("src"), "src")
+    answers = strings_of(value.get("tgt"), "tgt")
     if len(questions) != len(answers):
         raise RecordError(
             f"src and tgt must have equally many turns; got {len(questions)} and {len(answers)}"
@@ -172,25 +171,29 @@ def _are_flags(labels: list[object]) -> bool:
     return all(isinstance(label, int) and label in (0, 1) for label in labels)
 
 
-def _system(value: dict[str, Any]) -> Conversation:
-    text = _string(value.get("system") or "", "system")
+def system_of(value: dict[str, Any]) -> Conversation:
+    """Return the system turn of a record, if it has one."""
+    text = string_of(value.get("system") or "", "system")
     return [Turn("system", text, trained=False)] if text else []
 
 
-def _strings(value: object, name: str) -> list[str]:
+def strings_of(value: object, name: str) -> list[str]:
+    """Return a string or a list of strings, at least one, as a list."""
     entries = value if isinstance(value, list) else [value]
     if not entries:
         raise RecordError(f"{name} must hold at least one turn; got an empty list")
-    return [_string(entry, f"{name}[{number}]") for number, entry in enumerate(entries)]
+    return [string_of(entry, f"{name}[{number}]") for number, entry in enumerate(entries)]
 
 
-def _string(value: object, name: str) -> str:
+def string_of(value: object, name: str) -> str:
+    """Return a field that must be a string."""
     if not isinstance(value, str):
-        raise RecordError(f"{name} must be a string; got {_kind(value)}")
+        raise RecordError(f"{name} must be a string; got {kind_of(value)}")
     return value
 
 
-def _kind(value: object) -> str:
+def kind_of(value: object) -> str:
+    """Return what kind of JSON value came, for messages."""
     names = {dict: "an object", list: "a list", str: "a string", bool: "a boolean"}
     if value is None:
         return "nothing"
@@ -199,7 +202,8 @@ def _kind(value: object) -> str:
     return names.get(type(value), "a number")
 
 
-def _check_unicode(text: str) -> None:
+def check_unicode(text: str) -> None:
+    """Check that a text can be encoded."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:

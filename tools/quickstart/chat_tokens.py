@@ -7,9 +7,10 @@ tokens lie behind the BPE's own ids, so no text, whatever it says, can be read a
 from __future__ import annotations
 
 from chat_formats import Conversation
+from preference_formats import Preference
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from paddle_flashmask.packing import IGNORE_INDEX, SftSample
+from paddle_flashmask.packing import IGNORE_INDEX, PreferenceSample, SftSample
 
 __all__ = ["ChatTokenizer"]
 
@@ -61,6 +62,13 @@ class ChatTokenizer:
             input_ids += [self.special_ids[turn.role], *said]
             labels += [IGNORE_INDEX, *(said if turn.trained else [IGNORE_INDEX] * len(said))]
         return SftSample(input_ids, labels)
+
+    def preference_sample(self, preference: Preference) -> PreferenceSample:
+        """Return token ids of prompt and answers; the prompt ends with <assistant>."""
+        prompt = [*self.sample(preference.prompt).input_ids, self.special_ids["assistant"]]
+        end = self.special_ids["end"]
+        answers = [[*self.bpe.encode(answer).ids, end] for answer in preference.answers]
+        return PreferenceSample(prompt, answers, preference.ranks)
 
     def text(self, input_ids: list[int]) -> str:
         """Return the text of ids, special tokens left out."""

@@ -14,9 +14,7 @@ import paddle
 from paddle import Tensor, nn
 from paddle.nn import functional
 
-from paddle_flashmask.packing import IGNORE_INDEX
-
-__all__ = ["Attention", "Decoder", "DecoderConfig", "mean_loss"]
+__all__ = ["Attention", "Decoder", "DecoderConfig", "RewardModel"]
 
 # (query [B, S, Hq, D], key [B, S, Hk, D], value [B, S, Hk, D], mask) -> [B, S, Hq, D]
 Attention: TypeAlias = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
@@ -73,11 +71,30 @@ class Decoder(nn.Layer):  # type: ignore[misc]
         Returns:
             [B, S, vocab_size], float32.
         """
+        hidden = self.hidden(input_ids, position_ids, mask)
+        return paddle.matmul(hidden, self.embedding.weight, transpose_y=True)
+
+    def hidden(self, input_ids: Tensor, position_ids: Tensor, mask: Tensor) -> Tensor:
+        """Return the last hidden states, [B, S, hidden_size]; arguments as for `forward`."""
         rotation = _rotation(position_ids, self.config)
         hidden = self.embedding(input_ids)
         for block in self.blocks:
             hidden = block(hidden, rotation, mask)
-        return paddle.matmul(self.norm(hidden), self.embedding.weight, transpose_y=True)
+        return self.norm(hidden)
+
+
+class RewardModel(nn.Layer):  # type: ignore[misc]
+    """Token ids to a score at every position: a decoder with a score head instead of logits."""
+
+    def __init__(self, decoder: Decoder) -> None:
+        """Make a model on top of a decoder, whose weights it shares and trains."""
+        super().__init__()
+        self.decoder = decoder
+        self.score = _linear(decoder.config.hidden_size, 1)
+
+    def forward(self, input_ids: Tensor, position_ids: Tensor, mask: Tensor) -> Tensor:
+        """Return scores [B, S], float32; arguments as for `Decoder`."""
+        return self.score(self.decoder.hidden(input_ids, position_ids, mask)).squeeze(-1)
 
 
 class _Block(nn.Layer):  # type: ignore[misc]
@@ -123,21 +140,6 @@ class _RMSNorm(nn.Layer):  # type: ignore[misc]
     def forward(self, hidden: Tensor) -> Tensor:
         mean_square = hidden.square().mean(axis=-1, keepdim=True)
         return hidden * paddle.rsqrt(mean_square + self.epsilon) * self.weight
-
-
-def mean_loss(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the mean cross-entropy (natural log, float32) over labels that are not -100.
-
-    Args:
-        logits: [B, S, vocab_size].
-        labels: [B, S], int64, at least one of them not -100.
-    """
-    flat = logits.astype("float32").reshape([-1, logits.shape[-1]])
-    # Paddle 3.3's reduction="mean" divides by all positions when ignore_index is negative.
-    losses = functional.cross_entropy(
-        flat, labels.reshape([-1]), ignore_index=IGNORE_INDEX, reduction="sum"
-    )
-    return losses / (labels != IGNORE_INDEX).sum().astype("float32")
 
 
 def _init() -> paddle.ParamAttr:

@@ -14,7 +14,7 @@ from matplotlib.colors import ListedColormap
 from matplotlib.patches import Patch
 
 from paddle_flashmask.indices import to_dense
-from paddle_flashmask.packing import PackedSft
+from paddle_flashmask.packing import PackedRows
 
 __all__ = ["draw_losses", "draw_mask", "memory_line", "speed_line", "tiles_line", "write_losses"]
 
@@ -39,6 +39,7 @@ def write_losses(path: Path, steps: Sequence[Step]) -> None:
                     f"{step.dense_loss:.8f}",
                     f"{step.flashmask_seconds:.4f}",
                     f"{step.dense_seconds:.4f}",
+                    "" if step.watched is None else f"{step.watched:.8f}",
                     f"{step.relative_difference:.3e}",
                 ]
             )
@@ -76,7 +77,7 @@ def memory_line(batch: int, seqlen: int, num_heads: int, num_layers: int) -> str
     )
 
 
-def draw_mask(path: Path, packed: PackedSft) -> None:
+def draw_mask(path: Path, packed: PackedRows) -> None:
     """Draw the mask of the row that holds the most samples."""
     mpl.use("Agg")
     row = max(range(len(packed)), key=lambda number: len(packed.row_placements(number)))
@@ -104,7 +105,7 @@ def draw_mask(path: Path, packed: PackedSft) -> None:
     pyplot.close(figure)
 
 
-def draw_losses(path: Path, steps: Sequence[Step]) -> None:
+def draw_losses(path: Path, steps: Sequence[Step], title: str) -> None:
     """Draw both loss curves, and their relative difference below."""
     mpl.use("Agg")
     numbers = [step.number for step in steps]
@@ -115,8 +116,8 @@ def draw_losses(path: Path, steps: Sequence[Step]) -> None:
     dense = [step.dense_loss for step in steps]
     upper.plot(numbers, flashmask, color=COLOURS[1], linewidth=4, label="flashmask_attention")
     upper.plot(numbers, dense, color="#e07a1f", linewidth=1.4, linestyle="--", label="dense mask")
-    upper.set_ylabel("mean loss (nats per token)")
-    upper.set_title("Same model, same batches, two attentions")
+    upper.set_ylabel("mean loss (nats)")
+    upper.set_title(f"{title}:\nsame model, same batches, two attentions")
     upper.legend(frameon=False)
     drawn = [max(SMALLEST_DRAWN, step.relative_difference) for step in steps]
     lower.semilogy(numbers, drawn, "o", color="#444444", markersize=3, label="difference")

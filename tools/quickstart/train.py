@@ -1,4 +1,6 @@
-"""Train a small model on packed chat data with flashmask_attention, checked against a dense mask.
+"""Train a small model by SFT, DPO and reward modelling on packed data, with flashmask_attention.
+
+Each stage trains the same model a second time with a dense mask; the losses must be equal.
 
 Run by `tools/quickstart.sh`, or by hand: python tools/quickstart/train.py [FILE ...].
 Exit code 0: all losses equal; 1: they differ; 2: an argument or an input file is wrong.
@@ -14,7 +16,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from chat_formats import load_conversations
+from inputs import STAGES, load_inputs, plan_stages
 from records import InputError, Problem
 
 __all__ = ["main"]
@@ -31,14 +33,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Return the exit code of the whole run."""
     options = parse(arguments)
     try:
-        conversations, problems = load_conversations(options.files or _own_samples())
+        inputs = load_inputs(options.files or _own_samples())
+        stages, lines = plan_stages(options.stages, inputs)
         if options.check_only:
             return 0
         output = _made_folder(options.output)
-        _report_problems(problems, output)
+        _report_problems(inputs.problems, output)
+        print("\n".join(lines))
         from training import run
 
-        return run(conversations, options, output)
+        return run(stages, inputs, options, output)
     except InputError as error:
         print(f"quickstart: {error}", file=sys.stderr)
         return EXIT_WRONG_INPUT
@@ -48,18 +52,23 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Return the command line; argparse leaves with code 2 if it is wrong."""
     parser = argparse.ArgumentParser(
         prog="quickstart",
-        description="Train a small model on packed chat data with flashmask_attention and, beside "
-        "it, the same model with a dense mask; their losses must be equal.",
+        description="Train a small model on packed data by SFT, then DPO and reward modelling, "
+        "with flashmask_attention and, beside it, the same model with a dense mask; their losses "
+        "must be equal.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     parser.add_argument(
         "files",
         metavar="FILE",
         nargs="*",
-        help="chat data, JSON or JSONL, with alpaca, messages, conversations or ERNIEKit records; "
-        "without one the project's own samples are used",
+        help="JSON or JSONL: alpaca, messages, conversations or ERNIEKit records for SFT; the "
+        "same with chosen and rejected, or src, response and sort, for DPO and RM; without one the "
+        "project's own samples are used",
     )
-    parser.add_argument("--steps", type=_int_from(1), default=60, help="AdamW steps")
+    parser.add_argument(
+        "--stages", type=_stages, default=",".join(STAGES), help="which to run, by commas"
+    )
+    parser.add_argument("--steps", type=_int_from(1), default=40, help="AdamW steps of a stage")
     parser.add_argument(
         "--seq-len", type=_int_from(MIN_SEQ_LEN), default=512, help="tokens per row"
     )
@@ -85,6 +94,15 @@ def _int_from(least: int) -> Callable[[str], int]:
         return value
 
     return number
+
+
+def _stages(text: str) -> list[str]:
+    names = text.split(",")
+    if not set(names) <= set(STAGES):
+        raise argparse.ArgumentTypeError(
+            f"must be some of {','.join(STAGES)}, by commas; got {text!r}"
+        )
+    return names
 
 
 def _own_samples() -> list[str]:

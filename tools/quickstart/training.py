@@ -1,101 +1,152 @@
-"""The run itself: conversations to packed rows, the compared training, and what it prints."""
+"""The run itself: records to packed rows, the compared training of each stage, what it prints."""
 
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from chat_formats import Conversation
+import paddle
 from chat_tokens import ChatTokenizer
-from comparison import LOSS_TOLERANCE, Step, compare, contestants, epochs
+from comparison import (
+    LOSS_TOLERANCE,
+    Batch,
+    Contestant,
+    Step,
+    compare,
+    contestants,
+    epochs,
+)
 from decoder import DecoderConfig
-from records import InputError
+from inputs import Inputs
+from numpy.typing import NDArray
+from paddle import Tensor
 from report import draw_losses, draw_mask, memory_line, speed_line, tiles_line, write_losses
+from stages import (
+    LEARNT,
+    OBJECTIVES,
+    PEAK_RATES,
+    Stage,
+    answer_log_probs,
+    make_model,
+    prepare,
+)
 from tqdm import tqdm
 
 from paddle_flashmask import _ops
-from paddle_flashmask.packing import IGNORE_INDEX, PackedSft, SftSample, pack_sft
+from paddle_flashmask.packing import PackedPreference, PackedRows
 
-__all__ = ["pack", "run"]
+__all__ = ["run"]
 
 EXIT_LOSSES_DIFFER = 1
+TITLES = {
+    "sft": "supervised fine-tuning",
+    "dpo": "direct preference optimisation against a frozen copy of the start",
+    "rm": "reward model with a score head",
+}
+WATCHED = {"dpo": "margin", "rm": "pair accuracy"}
 
 
-def run(conversations: list[Conversation], options: argparse.Namespace, output: Path) -> int:
-    """Train, print and draw; return the exit code.
+def run(stages: Sequence[str], inputs: Inputs, options: argparse.Namespace, output: Path) -> int:
+    """Train the stages in turn, print and draw; return the exit code.
+
+    DPO and the reward model start from the weights of the SFT stage, if that ran.
 
     Raises:
-        InputError: nothing in the conversations can be trained at this row length.
+        InputError: a stage has nothing to train at this row length.
     """
-    tokenizer = ChatTokenizer(conversations)
-    packed = pack(conversations, tokenizer, options.seq_len)
+    answered = [said for preference in inputs.preferences for said in preference.conversations()]
+    tokenizer = ChatTokenizer(inputs.conversations + answered)
     config = DecoderConfig(vocab_size=tokenizer.vocab_size)
-    batch_size = min(options.batch_size, len(packed))
-    draw_mask(output / "packed_mask.png", packed)
-    _ops.reset_tile_counters()
-    steps = _train(config, packed, batch_size, options)
-    write_losses(output / "losses.csv", steps)
-    draw_losses(output / "loss_curves.png", steps)
-    _print_numbers(packed, steps, config, batch_size)
-    print(f"written to {output}: losses.csv, loss_curves.png, packed_mask.png")
-    return _verdict(steps)
+    ready = [prepare(name, inputs, tokenizer, options.seq_len) for name in stages]
+    code, weights = 0, None
+    for stage in ready:
+        print(f"\n== {stage.name}: {TITLES[stage.name]}")
+        print(_packed_line(stage))
+        draw_mask(output / f"{stage.name}_packed_mask.png", stage.packed)
+        steps, trained = _train(stage, config, weights, options)
+        write_losses(output / f"{stage.name}_losses.csv", steps)
+        draw_losses(output / f"{stage.name}_loss_curves.png", steps, TITLES[stage.name])
+        _print_numbers(stage.packed, steps, config, _batch_size(stage, options))
+        code = max(code, _verdict(stage.name, steps))
+        if stage.name == "sft":
+            weights = trained
+    print(f"\nwritten to {output}, per stage: losses.csv, loss_curves.png, packed_mask.png")
+    return code
 
 
-def pack(conversations: list[Conversation], tokenizer: ChatTokenizer, seq_len: int) -> PackedSft:
-    """Return the packed rows of all conversations that have a label within seq_len.
-
-    Raises:
-        InputError: none has.
-    """
-    samples = [tokenizer.sample(conversation) for conversation in conversations]
-    trainable = [sample for sample in samples if _is_trainable(sample, seq_len)]
-    if not trainable:
-        raise InputError(f"no answer starts within --seq-len {seq_len} tokens; raise it")
-    packed = pack_sft(
-        trainable,
-        seq_len=seq_len,
-        pad_token_id=tokenizer.special_ids["pad"],
-        overlong="truncate",
+def _packed_line(stage: Stage) -> str:
+    counts = stage.packed.statistics
+    return (
+        f"packed {counts.samples - counts.dropped} samples ({counts.tokens} tokens, "
+        f"{counts.trained_tokens} trained) into {counts.rows} rows of {stage.packed.seq_len}: "
+        f"{counts.padding_fraction:.1%} padding, {counts.truncated} truncated, "
+        f"{stage.left_out} left out for lack of an answer within {stage.packed.seq_len} tokens"
     )
-    counts = packed.statistics
-    print(
-        f"packed {counts.samples} samples ({counts.tokens} tokens, {counts.trained_tokens} trained)"
-        f" into {counts.rows} rows of {seq_len}: {counts.padding_fraction:.1%} padding, "
-        f"{counts.truncated} truncated, {len(samples) - len(trainable)} left out for lack of an "
-        f"answer within {seq_len} tokens"
-    )
-    return packed
 
 
-def _is_trainable(sample: SftSample, seq_len: int) -> bool:
-    return any(label != IGNORE_INDEX for label in sample.labels[1:seq_len])
+def _batch_size(stage: Stage, options: argparse.Namespace) -> int:
+    return min(options.batch_size, len(stage.packed))
 
 
 def _train(
-    config: DecoderConfig, packed: PackedSft, batch_size: int, options: argparse.Namespace
-) -> list[Step]:
-    flashmask, dense = contestants(config, options.seed)
-    batches = epochs(packed, batch_size, options.seed)
+    stage: Stage,
+    config: DecoderConfig,
+    weights: dict[str, Tensor] | None,
+    options: argparse.Namespace,
+) -> tuple[list[Step], dict[str, Tensor]]:
+    """Return what the steps measured and the weights that flashmask_attention ended with."""
+    name, packed = stage.name, stage.packed
+    flashmask, dense = contestants(
+        lambda attention: make_model(name, config, attention, seed=options.seed, weights=weights),
+        OBJECTIVES[name],
+        PEAK_RATES[name],
+    )
+    if isinstance(packed, PackedPreference) and name == "dpo":
+        # Nothing is trained yet, so the policy itself is the frozen reference.
+        packed = packed.with_reference(
+            lambda batch: _log_probs(flashmask, batch),
+            batch_size=_batch_size(stage, options),
+            dtype="float64",
+        )
+    _ops.reset_tile_counters()
+    batches = epochs(packed, _batch_size(stage, options), options.seed)
     steps: list[Step] = []
     with tqdm(total=options.steps, unit="step", file=sys.stderr) as bar:
         for step in compare(flashmask, dense, batches, options.steps):
             steps.append(step)
             bar.update()
-            bar.write(
-                f"step {step.number:4d}   flashmask {step.flashmask_loss:.6f}   "
-                f"dense {step.dense_loss:.6f}   "
-                f"relative difference {step.relative_difference:.1e}",
-                file=sys.stdout,
-            )
-            if not step.is_equal:
+            bar.write(_step_line(name, step), file=sys.stdout)
+            if not step.is_equal or step.flashmask_loss < LEARNT[name]:
                 break
-    return steps
+    return steps, flashmask.model.state_dict()
+
+
+@paddle.no_grad()
+def _log_probs(contestant: Contestant, batch: Batch) -> NDArray:
+    return answer_log_probs(contestant.model, contestant.tensors(batch)).numpy()
+
+
+def _step_line(name: str, step: Step) -> str:
+    watched = "" if step.watched is None else f"   {WATCHED[name]} {_watched(name, step)}"
+    return (
+        f"step {step.number:4d}   flashmask {step.flashmask_loss:.6f}   "
+        f"dense {step.dense_loss:.6f}   "
+        f"relative difference {step.relative_difference:.1e}{watched}"
+    )
+
+
+def _watched(name: str, step: Step) -> str:
+    assert step.watched is not None
+    if name == "rm":
+        return f"{step.watched:.1%}"
+    return f"{round(step.watched, 6) + 0.0:.6f}"  # + 0.0: never -0.000000
 
 
 def _print_numbers(
-    packed: PackedSft, steps: Sequence[Step], config: DecoderConfig, batch_size: int
+    packed: PackedRows, steps: Sequence[Step], config: DecoderConfig, batch_size: int
 ) -> None:
     counters = _ops.tile_counters()
     print(speed_line(steps))
@@ -107,11 +158,15 @@ def _print_numbers(
     print(memory_line(batch_size, packed.seq_len, config.num_heads, config.num_layers))
 
 
-def _verdict(steps: Sequence[Step]) -> int:
-    last = steps[-1]
+def _learnt(name: str, last: Step) -> str:
+    return ", learnt by heart" if last.flashmask_loss < LEARNT[name] else ""
+
+
+def _verdict(name: str, steps: Sequence[Step]) -> int:
+    first, last = steps[0], steps[-1]
     if not last.is_equal:
         print(
-            f"quickstart: the losses of step {last.number} are not equal: "
+            f"quickstart: the losses of {name}, step {last.number} are not equal: "
             f"{last.flashmask_loss:.8f} with flashmask_attention and {last.dense_loss:.8f} with "
             f"the dense mask differ by {last.relative_difference:.1e} relative, more than "
             f"{LOSS_TOLERANCE:.0e}",
@@ -119,8 +174,14 @@ def _verdict(steps: Sequence[Step]) -> int:
         )
         return EXIT_LOSSES_DIFFER
     worst = max(step.relative_difference for step in steps)
+    if name == "dpo":
+        start = f"{first.flashmask_loss:.6f} (ln 2 = {math.log(2):.6f})"
+    else:
+        start = f"{first.flashmask_loss:.3f}"
     print(
-        f"loss {steps[0].flashmask_loss:.3f} to {last.flashmask_loss:.3f} in {len(steps)} steps; "
+        f"loss {start} to {last.flashmask_loss:.3f} in {len(steps)} steps{_learnt(name, last)}; "
         f"equal at every step within {LOSS_TOLERANCE:.0e} (worst {worst:.1e})"
     )
+    if name in WATCHED:
+        print(f"{WATCHED[name]} {_watched(name, first)} to {_watched(name, last)}")
     return 0

@@ -1,0 +1,236 @@
+"""Each loss against its formula in numpy, float64."""
+
+import math
+
+import numpy as np
+import paddle
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+from support.tolerance import assert_array_close
+
+from paddle_flashmask import losses
+
+IGNORED = -100
+SCORES = arrays.arrays(np.float32, 6, elements=st.floats(-20, 20, width=32))
+PAIRS = st.lists(
+    st.tuples(st.integers(0, 5), st.integers(0, 5)).filter(lambda pair: pair[0] != pair[1]),
+    min_size=1,
+    max_size=8,
+)
+
+
+def tensor(values, dtype=None):
+    return paddle.to_tensor(np.asarray(values, dtype))
+
+
+def log_softmax(logits):
+    logits = np.asarray(logits, np.float64)
+    largest = logits.max(-1, keepdims=True)
+    return logits - largest - np.log(np.exp(logits - largest).sum(-1, keepdims=True))
+
+
+def log_sigmoid(values):
+    return -np.logaddexp(0, -np.asarray(values, np.float64))
+
+
+def grouped_mean(values, groups):
+    return np.mean([np.mean(values[groups == group]) for group in np.unique(groups)])
+
+
+def assert_close(name, ours, exact):
+    assert_array_close(name, ours.numpy(), np.asarray(exact, np.float64), None, "float32")
+
+
+def random_logits(rng, *shape):
+    return (3 * rng.standard_normal(shape)).astype(np.float32)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_sft_loss_is_the_weighted_mean_over_labels(rng, weighted):
+    logits = random_logits(rng, 2, 6, 11)
+    labels = rng.integers(0, 11, (2, 6))
+    labels[rng.random((2, 6)) < 0.4] = IGNORED
+    labels[0, 0] = 3
+    weights = rng.random((2, 6)).astype(np.float32)
+    at = np.argwhere(labels != IGNORED)
+    terms = np.array([-log_softmax(logits)[b, t, labels[b, t]] for b, t in at])
+    shares = np.array([weights[b, t] if weighted else 1.0 for b, t in at], np.float64)
+    loss = losses.sft_loss(tensor(logits), tensor(labels), tensor(weights) if weighted else None)
+    assert_close("loss", loss, (terms * shares).sum() / shares.sum())
+
+
+def test_sft_loss_without_a_label_is_zero_with_zero_gradient():
+    logits = tensor(np.ones((1, 3, 4), np.float32))
+    logits.stop_gradient = False
+    loss = losses.sft_loss(logits, tensor(np.full((1, 3), IGNORED)))
+    loss.backward()
+    assert float(loss) == 0
+    assert not logits.grad.numpy().any()
+
+
+def test_answer_log_probs_sum_each_answers_targets(rng):
+    logits = random_logits(rng, 2, 5, 11)
+    rows, positions = rng.integers(0, 2, 9), rng.integers(0, 5, 9)
+    ids, answers = rng.integers(0, 11, 9), np.sort(rng.integers(0, 3, 9))
+    weights = rng.random(9).astype(np.float32)
+    terms = log_softmax(logits)[rows, positions, ids] * weights
+    exact = [terms[answers == answer].sum() for answer in range(4)]
+    tables = map(tensor, (rows, positions, ids, answers, weights))
+    ours = losses.answer_log_probs(tensor(logits), *tables, num_answers=4)
+    assert ours.dtype == paddle.float32
+    assert_close("log_probs", ours, exact)
+
+
+def test_float64_weights_keep_the_digits_of_long_answers(rng):
+    count = 3000
+    logits = random_logits(rng, 1, 2, 11)
+    ids = rng.integers(0, 11, count)
+    zeros = np.zeros(count, np.int64)
+    exact = log_softmax(logits)[0, 0, ids].sum()
+    tables = map(tensor, (zeros, zeros, ids, zeros, np.ones(count)))
+    ours = losses.answer_log_probs(tensor(logits), *tables, num_answers=1)
+    assert ours.dtype == paddle.float64
+    assert float(ours[0]) == pytest.approx(exact, rel=float(np.finfo(np.float32).eps))
+    shifted = losses.dpo_loss(paddle.concat([ours, ours + 1e-3]), tensor([[1, 0]]), beta=1.0)
+    assert_close("margin", shifted.margins, [1e-3])
+
+
+@pytest.mark.parametrize("shape", [(2, 4), (2, 4, 1)])
+def test_answer_scores_are_read_at_their_positions(rng, shape):
+    values = rng.standard_normal(shape).astype(np.float32)
+    scores = losses.answer_scores(tensor(values), tensor([1, 0, 1]), tensor([3, 2, 0]))
+    flat = values.reshape(2, 4)
+    assert scores.numpy().tolist() == [flat[1, 3], flat[0, 2], flat[1, 0]]
+
+
+@given(SCORES, SCORES, PAIRS, st.sampled_from([0.0, 0.1, 0.3]), st.booleans())
+def test_dpo_loss_equals_its_formula(policy, reference, pairs, smoothing, has_reference):
+    chosen, rejected = np.array(pairs).T
+    ratios = policy.astype(np.float64) - (reference if has_reference else 0)
+    margins = 0.3 * (ratios[chosen] - ratios[rejected])
+    exact = -(1 - smoothing) * log_sigmoid(margins) - smoothing * log_sigmoid(-margins)
+    ours = losses.dpo_loss(
+        tensor(policy),
+        tensor(pairs),
+        tensor(reference) if has_reference else None,
+        beta=0.3,
+        label_smoothing=smoothing,
+    )
+    assert_close("margins", ours.margins, margins)
+    assert_close("loss", ours.loss, exact.mean())
+
+
+@given(SCORES, PAIRS)
+def test_simpo_loss_equals_its_formula(policy, pairs):
+    chosen, rejected = np.array(pairs).T
+    margins = 2.5 * (policy.astype(np.float64)[chosen] - policy[rejected]) - 1.5
+    ours = losses.simpo_loss(tensor(policy), tensor(pairs), beta=2.5, gamma=1.5)
+    assert_close("loss", ours.loss, -log_sigmoid(margins).mean())
+
+
+@given(SCORES, PAIRS, st.data())
+def test_rm_loss_is_the_mean_over_groups_of_the_mean_over_pairs(scores, pairs, data):
+    size = len(pairs)
+    groups = np.array(data.draw(st.lists(st.integers(0, 9), min_size=size, max_size=size)))
+    chosen, rejected = np.array(pairs).T
+    margins = scores.astype(np.float64)[chosen] - scores[rejected]
+    ours = losses.rm_pairwise_loss(tensor(scores), tensor(pairs), tensor(groups))
+    assert_close("loss", ours.loss, grouped_mean(-log_sigmoid(margins), groups))
+    assert float(losses.pair_accuracy(ours.margins)) == pytest.approx((margins > 0).mean())
+
+
+def test_dpo_and_simpo_may_average_by_group():
+    policy, pairs = tensor(np.float32([0, 1, 2, 4])), tensor([[0, 1], [0, 2], [3, 2]])
+    groups = np.array([5, 5, 7])
+    for loss, scale in ((losses.dpo_loss, {"beta": 1.0}), (losses.simpo_loss, {"beta": 1.0})):
+        ours = loss(policy, pairs, pair_groups=tensor(groups), **scale)
+        exact = grouped_mean(-log_sigmoid(ours.margins.numpy()), groups)
+        assert_close("loss", ours.loss, exact)
+
+
+def test_dpo_starts_at_ln_2_with_margin_0():
+    policy = tensor(np.float32([-120.5, -80.25, -3.0]))
+    ours = losses.dpo_loss(policy, tensor([[0, 1], [2, 1]]), policy)
+    assert not ours.margins.numpy().any()
+    assert float(ours.loss) == np.float32(math.log(2))
+
+
+def test_no_gradient_goes_into_the_reference():
+    policy, reference = tensor(np.float32([1, 2])), tensor(np.float32([2, 1]))
+    policy.stop_gradient = reference.stop_gradient = False
+    losses.dpo_loss(policy, tensor([[0, 1]]), reference).loss.backward()
+    assert reference.grad is None
+    assert policy.grad.numpy()[0] < 0 < policy.grad.numpy()[1]
+
+
+def test_losses_stay_finite_for_large_margins():
+    scores = tensor(np.float32([1e4, -1e4]))
+    scores.stop_gradient = False
+    for pairs in ([[0, 1]], [[1, 0]]):
+        loss = losses.rm_pairwise_loss(scores, tensor(pairs), tensor([0])).loss
+        loss.backward()
+        assert math.isfinite(float(loss))
+        assert np.isfinite(scores.grad.numpy()).all()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_16_bit_logits_are_summed_in_float32(rng, dtype):
+    logits = tensor(random_logits(rng, 1, 4, 7)).astype(dtype)
+    labels = tensor([[1, 2, 3, IGNORED]])
+    ours, same = (losses.sft_loss(x, labels) for x in (logits, logits.astype("float32")))
+    assert ours.dtype == paddle.float32
+    assert float(ours) == float(same)
+
+
+ZEROS = paddle.zeros
+ERRORS = [
+    (
+        lambda: losses.sft_loss(ZEROS([1, 3, 4]), ZEROS([1, 2], "int64")),
+        "labels must have shape [1, 3]; got [1, 2]",
+    ),
+    (
+        lambda: losses.sft_loss(ZEROS([1, 3, 4]), ZEROS([1, 3], "int64"), ZEROS([3])),
+        "loss_weights must have shape [1, 3]; got [3]",
+    ),
+    (
+        lambda: losses.answer_log_probs(ZEROS([3, 4]), *[ZEROS([2], "int64")] * 5, num_answers=1),
+        "logits must be [B, S, V]; got shape [3, 4]",
+    ),
+    (
+        lambda: losses.answer_scores(ZEROS([1, 3, 2]), ZEROS([1]), ZEROS([1])),
+        "values must be [B, S] or [B, S, 1]; got shape [1, 3, 2]",
+    ),
+    (
+        lambda: losses.dpo_loss(ZEROS([2]), ZEROS([0, 2], "int64")),
+        "pairs must be [P, 2] with P >= 1; got shape [0, 2]",
+    ),
+    (
+        lambda: losses.dpo_loss(ZEROS([2]), ZEROS([1, 2], "int64"), ZEROS([3])),
+        "reference_log_probs must have shape [2]; got [3]",
+    ),
+    (
+        lambda: losses.dpo_loss(ZEROS([2]), ZEROS([1, 2], "int64"), beta=0),
+        "beta must be above 0; got 0",
+    ),
+    (
+        lambda: losses.dpo_loss(ZEROS([2]), ZEROS([1, 2], "int64"), label_smoothing=0.5),
+        "label_smoothing must be in [0, 0.5); got 0.5",
+    ),
+    (
+        lambda: losses.simpo_loss(ZEROS([2]), ZEROS([1, 2], "int64"), gamma=-1),
+        "gamma must be at least 0; got -1",
+    ),
+    (
+        lambda: losses.rm_pairwise_loss(ZEROS([2]), ZEROS([1, 2], "int64"), ZEROS([2], "int64")),
+        "pair_groups must have shape [1]; got [2]",
+    ),
+]
+
+
+@pytest.mark.parametrize(("call", "text"), ERRORS)
+def test_wrong_shapes_and_numbers_are_named(call, text):
+    with pytest.raises(ValueError, match="must") as caught:
+        call()
+    assert str(caught.value) == text

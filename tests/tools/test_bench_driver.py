@@ -1,0 +1,183 @@
+"""Cells run with fake providers: turns, states, errors, the command line and its exit codes."""
+
+import attention
+import providers
+import pytest
+from harness import driver, options, results
+from harness.cells import BACKWARD, FORWARD
+from harness.session import Session
+from harness.workers import Worker, WorkerError
+from support.fake_provider import FakeProvider, cell
+
+ORIGIN = results.Source("2026-01-01T00:00:00+00:00", "abc", "a processor", "a command")
+
+
+class InProcess:
+    """A worker without a process, that records what it is asked."""
+
+    def __init__(self, provider_class, log):
+        self.session, self.log, self.name = Session(provider_class), log, provider_class.__name__
+
+    def ask(self, **request):
+        self.log.append((self.name, request["do"], request.get("direction")))
+        return self.session.handle(request)
+
+    def close(self):
+        self.log.append((self.name, "close", None))
+
+
+@pytest.fixture
+def fakes(monkeypatch):
+    """Two providers under the names of real ones; the second has no backward."""
+
+    class First(FakeProvider):
+        pass
+
+    class Second(FakeProvider):
+        @classmethod
+        def impossible(cls, cell, mask, direction):
+            return "no backward here" if direction == BACKWARD else None
+
+    found = {"ours": First, "torch_sdpa": Second}
+    monkeypatch.setattr(providers, "find", lambda name, device: found[name])
+    return found
+
+
+def run(fakes, log, **changes):
+    shape = cell(providers=("ours", "torch_sdpa"), seqlen=65, **changes)
+    return driver.run_cell(
+        shape, lambda name, _: InProcess(fakes[name], log), driver.Effort(4, 60.0), ORIGIN
+    )
+
+
+def test_providers_take_turns_after_the_check_and_are_closed(fakes):
+    log = []
+    rows = run(fakes, log)
+    timed = [name for name, action, direction in log if (action, direction) == ("time", FORWARD)]
+    assert timed == ["First", "Second"] * 4
+    actions = [action for _, action, _ in log]
+    assert actions.index("time") > max(i for i, a in enumerate(actions) if a == "sample")
+    assert actions[-2:] == ["close", "close"]
+    assert [(row.provider, row.direction, row.status) for row in rows] == [
+        ("ours", FORWARD, "ok"),
+        ("torch_sdpa", FORWARD, "ok"),
+        ("ours", BACKWARD, "ok"),
+        ("torch_sdpa", BACKWARD, "n/a"),
+    ]
+    assert rows[3].reason == "no backward here"
+    assert rows[0].runs == 4
+
+
+def test_a_slow_provider_sits_turns_out_evenly():
+    log = []
+
+    class Asked:
+        def __init__(self, name):
+            self.name = name
+
+        def ask(self, **request):
+            log.append(self.name)
+            return {"timings": [[1.0, 1.0]]}
+
+    quick, slow = (
+        driver.Contestant(name, Asked(name), (FORWARD,), {FORWARD: seconds})
+        for name, seconds in (("quick", 1.0), ("slow", 100.0))
+    )
+    driver._time_in_turns([quick, slow], FORWARD, driver.Effort(7, 10.0))
+    assert "".join(name[0] for name in log) == "qqqsqqsqqs"
+    assert len(slow.timings[FORWARD]) == driver.LEAST_RUNS
+
+
+@pytest.mark.parametrize(
+    ("seconds", "count"), [(1.0, 1), (0.0201, 1), (0.01, 2), (1e-6, 50), (0.0, 50)]
+)
+def test_short_calls_are_run_in_a_row(seconds, count):
+    assert driver.calls_in_a_row(seconds) == count
+
+
+def test_a_wrong_provider_is_marked_and_only_ours_fails_the_run(fakes):
+    fakes["torch_sdpa"].wrong = "out"
+    rows = run(fakes, [])
+    assert [row.status for row in rows] == ["ok", "wrong", "ok", "n/a"]
+    assert attention.exit_code(rows) == 0
+    fakes["torch_sdpa"].wrong = ""
+    fakes["ours"].wrong = "grad_key"
+    rows = run(fakes, [])
+    assert [row.status for row in rows] == ["ok", "ok", "wrong", "n/a"]
+    assert attention.exit_code(rows) == attention.FAILED
+
+
+def test_a_provider_that_fails_is_an_error_and_the_others_go_on(fakes):
+    class Failing(InProcess):
+        def ask(self, **request):
+            if request["do"] == "time":
+                raise WorkerError("out of memory (exit code -9)")
+            return super().ask(**request)
+
+    shape = cell(providers=("ours", "torch_sdpa"), seqlen=65)
+    kinds = {"ours": InProcess, "torch_sdpa": Failing}
+    rows = driver.run_cell(
+        shape, lambda name, _: kinds[name](fakes[name], []), driver.Effort(3, 1.0), ORIGIN
+    )
+    assert [row.status for row in rows] == ["ok", "error", "ok", "n/a"]
+    assert "out of memory" in attention.line(rows[1])
+    assert "--exclude torch_sdpa" in attention.line(rows[1])
+    assert attention.exit_code(rows) == attention.FAILED
+
+
+def test_our_operator_runs_in_a_process_of_its_own():
+    shape = cell(seqlen=130)
+    origin = results.source("a command")
+    rows = driver.run_cell(shape, attention.start_worker, driver.Effort(3, 1.0), origin)
+    assert [row.status for row in rows] == ["ok", "ok"]
+    assert "paddle_flashmask" in rows[0].versions
+    assert rows[1].peak_mib >= 0
+    assert rows[1].cpu_ms > 0
+
+
+def test_a_process_that_dies_says_its_last_words():
+    worker = Worker("no_such_provider", device="cpu", threads=1)
+    with pytest.raises(WorkerError, match=r"KeyError: 'no_such_provider' \(exit code 1\)"):
+        worker.ask(do="prepare", cell={})
+    worker.close()
+
+
+def test_what_is_not_installed_is_named_with_its_remedy(fakes, capsys, tmp_path):
+    fakes["torch_sdpa"].modules = ("no_such_module.part",)
+    fakes["torch_sdpa"].install = "pip install it"
+    arguments = ["--providers", "ours", "torch_sdpa", "--seqlens", "64"]
+    assert attention.main([*arguments, "--csv", str(tmp_path / "x.csv")]) == 2
+    message = capsys.readouterr().err
+    assert "torch_sdpa needs no_such_module.part: pip install it" in message
+    assert "--exclude torch_sdpa" in message
+    assert not (tmp_path / "x.csv").exists()
+
+
+def test_every_provider_can_be_named_without_its_framework():
+    for device, names in providers.ON_DEVICE.items():
+        for name in [*names, *providers.OPTIONAL[device]]:
+            assert issubclass(providers.find(name, device), providers.Provider)
+
+
+def test_shapes_from_the_command_line_replace_the_default_cells():
+    arguments = ["--seqlens", "64", "128", "--masks", "causal", "full", "--threads", "2"]
+    arguments += ["--heads", "6", "--heads-k", "2", "--pass", "forward", "--exclude", "torch_flex"]
+    cells = options.cells(options.parse(arguments, ""))
+    assert [(c.seqlen, c.mask) for c in cells] == [
+        (64, "causal"),
+        (64, "full"),
+        (128, "causal"),
+        (128, "full"),
+    ]
+    assert {(c.num_heads, c.num_heads_k, c.threads, c.directions) for c in cells} == {
+        (6, 2, 2, (FORWARD,))
+    }
+    assert all("torch_flex" not in c.providers and "ours" in c.providers for c in cells)
+
+
+@pytest.mark.parametrize("arguments", [["--providers", "x"], ["--heads-k", "3"], ["--batch", "0"]])
+def test_wrong_options_leave_with_code_2(arguments, capsys):
+    with pytest.raises(SystemExit) as caught:
+        options.parse(arguments, "")
+    assert caught.value.code == 2
+    assert "must be" in capsys.readouterr().err

@@ -1,0 +1,115 @@
+"""Speed, memory and correctness of `flashmask_attention` beside its rivals, on a CPU or a GPU.
+
+    pip install -r tools/bench/requirements.txt
+    python tools/bench/attention.py                     README's cells; 2 cores: 10 to 15 minutes
+    python tools/bench/attention.py --table             markdown from the CSV
+    python tools/bench/attention.py --plot FOLDER       drawings from the CSV
+    python tools/bench/attention.py --masks causal document:n=8 --seqlens 2048 --threads 2
+    python tools/bench/attention.py --device gpu --exclude torch_flex_flash
+
+Every provider runs in a process of its own with the same inputs and threads, and is checked against
+float64 before it is timed. Providers take turns; reported are medians and percentiles 20 and 80.
+Exit code 1: ours was wrong, or a provider failed; 2: one is not installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+
+import providers
+from harness import options as command_line
+from harness import results, tables
+from harness.cells import Cell
+from harness.driver import Effort, run_cell
+from harness.workers import Worker
+
+FAILED, NOT_INSTALLED = 1, 2
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Measure, or show what was measured; return the exit code."""
+    options = command_line.parse(arguments, __doc__ or "")
+    if options.table or options.plot:
+        return show(options)
+    cells = command_line.cells(options)
+    if options.list:
+        print(*cells, sep="\n")
+        return 0
+    missing = report_missing(cells)
+    if missing:
+        print(*missing, sep="\n", file=sys.stderr)
+        return NOT_INSTALLED
+    given = sys.argv[1:] if arguments is None else arguments
+    origin = results.source(shlex.join(["python", "tools/bench/attention.py", *given]))
+    effort = Effort(options.turns, options.seconds)
+    rows: list[results.Row] = []
+    for number, cell in enumerate(cells, 1):
+        print(f"[{number}/{len(cells)}] {cell}", flush=True)
+        found = run_cell(cell, start_worker, effort, origin)
+        results.append(options.csv, found)
+        print(*map(line, found), sep="\n", flush=True)
+        rows += found
+    print(f"{len(rows)} rows appended to {options.csv}")
+    return exit_code(rows)
+
+
+def show(options: argparse.Namespace) -> int:
+    """Print the table or draw, from the CSV."""
+    rows = results.read(options.csv)
+    if options.table:
+        print(tables.markdown(rows))
+    if options.plot:
+        from harness import drawings
+
+        for draw in (drawings.draw_density, drawings.draw_memory):
+            print(*draw(options.plot, rows), sep="\n")
+    return 0
+
+
+def start_worker(name: str, cell: Cell) -> Worker:
+    """Start the process of a provider."""
+    return Worker(name, device=cell.device, threads=cell.threads)
+
+
+def report_missing(cells: list[Cell]) -> list[str]:
+    """Return a line for each provider that is asked for but not installed."""
+    wanted = dict.fromkeys((name, cell.device) for cell in cells for name in cell.providers)
+    lines = []
+    for name, device in wanted:
+        provider = providers.find(name, device)
+        lacking = provider.missing()
+        if lacking is not None:
+            lines.append(
+                f"attention.py: ERROR: {name} needs {lacking}: {provider.install}; "
+                f"or leave it out: --exclude {name}"
+            )
+    return lines
+
+
+def line(row: results.Row) -> str:
+    """Return a row for the screen."""
+    start = f"  {row.provider:<25}{row.direction:<10}{row.status:<6}"
+    if row.status in (results.NOT_APPLICABLE, results.ERROR):
+        hint = f" (--exclude {row.provider})" if row.status == results.ERROR else ""
+        return f"{start}{row.reason}{hint}"
+    spread = f"{row.wall_ms_p20}..{row.wall_ms_p80}"
+    core = f"{row.gflops_per_core:>8.4g} GFLOP/s/core" if row.gflops_per_core != "" else ""
+    memory = f"{row.peak_mib:>9} MiB" if row.peak_mib != "" else ""
+    return (
+        f"{start}{row.wall_ms:>10} ms ({spread}) x{row.runs}{core} {row.tflops_visible:>8} TFLOP/s"
+        f"{memory}  mask {row.mask_ms} ms  {row.checked} {row.error:.2g} <= {row.allowed:.2g}"
+    )
+
+
+def exit_code(rows: list[results.Row]) -> int:
+    """Return 1 if ours is wrong anywhere, or any provider failed; a wrong rival is only shown."""
+    for row in rows:
+        if row.status == results.ERROR or (row.provider, row.status) == ("ours", results.WRONG):
+            return FAILED
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,171 @@
+"""One cell for all its providers: prepare, check, then time in turns."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import providers
+
+from harness import check, masks, results
+from harness.cells import BACKWARD, FORWARD, Cell
+from harness.meters import Timing
+from harness.workers import WorkerError
+
+LEAST_RUNS = 3
+SHORTEST_TURN = 0.02  # seconds on the CPU: shorter calls are run in a row
+MOST_IN_A_ROW = 50
+GPU_CALLS_A_TURN = 5
+
+
+class Asked(Protocol):
+    """A provider that can be asked: `harness.workers.Worker`."""
+
+    def ask(self, **request: Any) -> dict[str, Any]: ...
+
+    def close(self) -> None: ...
+
+
+StartWorker = Callable[[str, Cell], Asked]
+
+
+@dataclass(frozen=True)
+class Effort:
+    """Turns of every provider and direction, fewer (at least 3) if they exceed the seconds."""
+
+    turns: int = 7
+    seconds: float = 5.0
+
+
+@dataclass
+class Contestant:
+    """A provider in a cell, with what is known of it so far."""
+
+    name: str
+    worker: Asked
+    directions: tuple[str, ...]
+    seconds: dict[str, float] = field(default_factory=dict)
+    columns: dict[str, dict[str, Any]] = field(default_factory=dict)
+    timings: dict[str, list[Timing]] = field(default_factory=dict)
+    failure: str | None = None
+
+    def ask(self, **request: Any) -> dict[str, Any] | None:
+        """Return the answer, or None if it failed now or before."""
+        if self.failure is None:
+            try:
+                return self.worker.ask(**request)
+            except WorkerError as error:
+                self.failure = str(error)
+        return None
+
+
+def run_cell(
+    cell: Cell, start: StartWorker, effort: Effort, origin: results.Source
+) -> list[results.Row]:
+    """Return the rows of a cell, one for each provider and direction."""
+    mask = masks.build(cell.mask, cell.seqlen)
+    rows, contestants = [], []
+    for name in cell.providers:
+        able = []
+        for direction in cell.directions:
+            reason = providers.find(name, cell.device).impossible(cell, mask, direction)
+            if reason is None:
+                able.append(direction)
+            else:
+                status = {"status": results.NOT_APPLICABLE, "reason": reason}
+                rows.append(results.row(origin, cell, mask, name, direction, **status))
+        if able:
+            contestants.append(Contestant(name, start(name, cell), tuple(able)))
+    try:
+        for one in contestants:
+            _prepare(one, cell)
+        _check(contestants, cell, mask)
+        for direction in cell.directions:
+            _time_in_turns([c for c in contestants if direction in c.seconds], direction, effort)
+    finally:
+        for one in contestants:
+            one.worker.close()
+    for one in contestants:
+        rows += _rows(one, cell, mask, origin)
+    order = {name: place for place, name in enumerate(cell.providers)}
+    return sorted(rows, key=lambda found: (found.direction != FORWARD, order[found.provider]))
+
+
+def _prepare(one: Contestant, cell: Cell) -> None:
+    fields = asdict(cell) | {"directions": one.directions}
+    answer = one.ask(do="prepare", cell=fields)
+    if answer is None:
+        return
+    one.seconds = answer["seconds"]
+    shared: dict[str, Any] = {
+        "versions": answer["versions"],
+        "mask_ms": round(results.MILLI * answer["mask_seconds"], 3),
+    }
+    if answer["device_name"] is not None:
+        shared["device"] = answer["device_name"]
+    if answer["peak_bytes"] is not None:
+        shared["peak_mib"] = round(answer["peak_bytes"] / results.MIB, 1)
+    one.columns = {direction: dict(shared) for direction in one.directions}
+
+
+def _check(contestants: list[Contestant], cell: Cell, mask: masks.BenchMask) -> None:
+    sample = check.choose(cell, mask)
+    reference = None
+    # The one that has all directions comes first: its inputs make the reference.
+    for one in sorted(contestants, key=lambda c: BACKWARD not in c.directions):
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "sample.npz"
+            request = {"rows": sample.rows.tolist(), "columns": sample.columns.tolist()}
+            answer = one.ask(do="sample", heads=sample.heads, path=str(path), **request)
+            if answer is None:
+                continue
+            with np.load(path) as file:
+                arrays = dict(file)
+        if reference is None:
+            reference = check.Reference(cell, mask, sample, arrays)
+        for direction in one.directions:
+            verdict = reference.judge(arrays, direction)
+            one.columns[direction] |= results.verdict_columns(verdict)
+
+
+def _time_in_turns(contestants: list[Contestant], direction: str, effort: Effort) -> None:
+    """Time one turn of each provider after another; slow ones sit some turns out."""
+    turns = {}
+    for one in contestants:
+        affordable = int(effort.seconds / max(one.seconds[direction], 1e-9))
+        turns[one.name] = min(effort.turns, max(LEAST_RUNS, affordable))
+    most = max(turns.values(), default=0)
+    for turn in range(most):
+        for one in contestants:
+            share = turns[one.name]
+            if (turn + 1) * share // most == turn * share // most:
+                continue
+            count = calls_in_a_row(one.seconds[direction])
+            answer = one.ask(do="time", direction=direction, count=count)
+            if answer is not None:
+                found = [Timing(*timing) for timing in answer["timings"]]
+                one.timings.setdefault(direction, []).extend(found)
+
+
+def calls_in_a_row(seconds: float) -> int:
+    """Return how many calls make one turn."""
+    return min(MOST_IN_A_ROW, max(1, math.ceil(SHORTEST_TURN / max(seconds, 1e-9))))
+
+
+def _rows(
+    one: Contestant, cell: Cell, mask: masks.BenchMask, origin: results.Source
+) -> list[results.Row]:
+    rows = []
+    for direction in one.directions:
+        columns = one.columns.get(direction, {})
+        if one.failure is None:
+            columns |= results.figures(cell, mask, direction, one.timings[direction])
+        else:
+            columns |= {"status": results.ERROR, "reason": one.failure}
+        rows.append(results.row(origin, cell, mask, one.name, direction, **columns))
+    return rows

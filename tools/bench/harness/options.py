@@ -1,0 +1,131 @@
+"""The command line, and the cells that it asks for."""
+
+from __future__ import annotations
+
+import argparse
+from itertools import product
+from pathlib import Path
+
+from providers import ON_DEVICE, OPTIONAL
+
+from harness import suite
+from harness.cells import DIRECTIONS, Cell
+from harness.driver import Effort
+from harness.exact import ROUNDINGS
+from harness.masks import PRESETS
+
+RESULTS = Path(__file__).resolve().parents[1] / "results"
+SHAPE = ("seqlens", "batch", "heads", "heads_k", "head_dim", "dtype", "masks", "threads")
+
+
+def parse(arguments: list[str] | None, description: str) -> argparse.Namespace:
+    """Return the options of a command line."""
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--device", choices=sorted(ON_DEVICE), default="cpu")
+    add("--providers", nargs="+", metavar="NAME", help="default: all of the device")
+    add("--exclude", nargs="+", metavar="NAME", default=[], help="providers to leave out")
+    add("--pass", dest="direction", choices=(*DIRECTIONS, "both"), default="both")
+    shape = parser.add_argument_group("shape: any of these replaces the default cells")
+    add = shape.add_argument
+    add(
+        "--masks",
+        nargs="+",
+        metavar="MASK",
+        help=f"name[:argument=value;...]: {', '.join(PRESETS)}, or another recipe",
+    )
+    add("--seqlens", nargs="+", type=_positive)
+    add("--batch", type=_positive)
+    add("--heads", type=_positive)
+    add("--heads-k", type=_positive, help="default: as many as --heads")
+    add("--head-dim", nargs="+", type=_positive)
+    add("--dtype", nargs="+", choices=sorted(ROUNDINGS))
+    add("--threads", nargs="+", type=_positive, help="of the CPU, the same for all providers")
+    effort = parser.add_argument_group("effort")
+    effort.add_argument("--turns", type=_positive, default=Effort.turns)
+    effort.add_argument(
+        "--seconds",
+        type=float,
+        default=Effort.seconds,
+        help="of one provider, direction and cell, if turns allow",
+    )
+    output = parser.add_argument_group("output")
+    output.add_argument(
+        "--csv", type=Path, help="appended; default: tools/bench/results/<device>.csv"
+    )
+    output.add_argument(
+        "--table", action="store_true", help="print markdown from the CSV, measure nothing"
+    )
+    output.add_argument(
+        "--plot", type=Path, metavar="FOLDER", help="draw from the CSV, measure nothing"
+    )
+    output.add_argument("--list", action="store_true", help="print the cells, measure nothing")
+    options = parser.parse_args(arguments)
+    options.csv = options.csv or RESULTS / f"{options.device}.csv"
+    known = ON_DEVICE[options.device] + OPTIONAL[options.device]
+    for name in [*(options.providers or ()), *options.exclude]:
+        if name not in known:
+            parser.error(f"provider must be one of {', '.join(known)}; got {name}")
+    if options.heads_k and (options.heads or default_heads(options.device)) % options.heads_k:
+        parser.error(f"--heads must be a multiple of --heads-k; got {options.heads_k}")
+    return options
+
+
+def cells(options: argparse.Namespace) -> list[Cell]:
+    """Return the cells that are asked for, without excluded providers."""
+    if any(getattr(options, name) is not None for name in SHAPE):
+        found = _product(options)
+    else:
+        found = suite.cpu_cells() if options.device == "cpu" else suite.gpu_cells()
+    directions = DIRECTIONS if options.direction == "both" else (options.direction,)
+    chosen = []
+    for cell in found:
+        names = options.providers or cell.providers
+        if options.providers and len(cell.providers) == 1:
+            names = [name for name in cell.providers if name in options.providers]
+        names = tuple(name for name in names if name not in options.exclude)
+        if names:
+            fields = {**vars(cell), "providers": names, "directions": directions}
+            chosen.append(Cell(**fields))
+    return chosen
+
+
+def default_heads(device: str) -> int:
+    """Return the heads of the default cells."""
+    return 8 if device == "cpu" else 32
+
+
+def _product(options: argparse.Namespace) -> list[Cell]:
+    on_cpu = options.device == "cpu"
+    heads = options.heads or default_heads(options.device)
+    threads = (options.threads or [1, 2]) if on_cpu else [0]
+    return [
+        Cell(
+            mask=mask,
+            seqlen=seqlen,
+            batch=options.batch or (1 if on_cpu else 4),
+            num_heads=heads,
+            num_heads_k=options.heads_k or heads,
+            head_dim=head_dim,
+            dtype=dtype,
+            device=options.device,
+            threads=count,
+            providers=ON_DEVICE[options.device],
+        )
+        for seqlen, head_dim, dtype, count, mask in product(
+            options.seqlens or ([suite.MIDDLE] if on_cpu else [32768]),
+            options.head_dim or [64 if on_cpu else 128],
+            options.dtype or ["float32" if on_cpu else "bfloat16"],
+            threads,
+            options.masks or (suite.README_MASKS if on_cpu else tuple(PRESETS)),
+        )
+    ]
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1; got {text}")
+    return number

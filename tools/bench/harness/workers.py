@@ -1,0 +1,80 @@
+"""Processes of providers: every one has its own framework, threads and peak of memory."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import paddle_flashmask
+
+WORKER = Path(__file__).resolve().parents[1] / "worker.py"
+
+
+class WorkerError(RuntimeError):
+    """A provider's process ended; the message is its last line."""
+
+
+class Worker:
+    """A process that answers the requests of `harness.session.Session`."""
+
+    def __init__(self, name: str, *, device: str, threads: int) -> None:
+        self.name = name
+        self._errors = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115 (see close)
+        self._process = subprocess.Popen(
+            [sys.executable, "-W", "ignore", str(WORKER), name, device],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+            env={**os.environ, **_variables(threads if device == "cpu" else None)},
+        )
+
+    def ask(self, **request: Any) -> dict[str, Any]:
+        """Return the answer to a request, or raise WorkerError if the process died of it."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        try:
+            self._process.stdin.write(json.dumps(request) + "\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            pass  # it died before; what it said follows
+        line = self._process.stdout.readline()
+        if not line:
+            raise WorkerError(self._last_words())
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def close(self) -> None:
+        """End the process, also one that is computing."""
+        self._process.kill()
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                stream.close()
+        self._errors.close()
+
+    def _last_words(self) -> str:
+        code = self._process.wait()
+        self._errors.seek(0)
+        lines = [line.strip() for line in self._errors if line.strip()]
+        return f"{lines[-1] if lines else 'no message'} (exit code {code})"
+
+
+def _variables(threads: int | None) -> dict[str, str]:
+    """Return the environment: our package from where we have it, so many threads for every library.
+
+    Idle threads sleep: spinning would count as CPU time, and slow down the next provider.
+    """
+    package = Path(paddle_flashmask.__file__).resolve().parents[1]
+    path = os.pathsep.join([str(package), *filter(None, [os.environ.get("PYTHONPATH")])])
+    variables = {"PYTHONPATH": path}
+    if threads is not None:
+        counts = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+        variables |= dict.fromkeys(counts, str(threads))
+        variables |= {"OMP_WAIT_POLICY": "PASSIVE", "KMP_BLOCKTIME": "0"}
+    return variables

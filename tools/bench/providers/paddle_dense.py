@@ -1,0 +1,40 @@
+"""Paddle's `scaled_dot_product_attention` with a dense mask that is added to the scores."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from harness.cells import Cell
+from harness.masks import BenchMask
+
+from providers.paddle_tensors import PaddleProvider
+
+
+class Bench(PaddleProvider):
+    """The dense mask is of the dtype of q, 0 where seen and -inf elsewhere, one for all heads."""
+
+    @classmethod
+    def impossible(cls, cell: Cell, mask: BenchMask, direction: str) -> str | None:
+        if cell.device == "cpu" and cell.dtype != "float32":
+            return f"Paddle's dense attention has no {cell.dtype} kernels on the CPU"
+        if mask.has_blind_row:
+            return "a row that sees nothing is NaN in a dense softmax"
+        return None
+
+    def build_mask(self, mask: BenchMask) -> None:
+        import numpy as np
+        import paddle
+
+        added = np.zeros((mask.seqlen, mask.seqlen), np.float32)
+        added[~mask.seen(np.arange(mask.seqlen))] = -np.inf
+        self._mask = paddle.to_tensor(added[None, None]).astype(self.cell.dtype)
+
+    def attend(self, query: Any, key: Any, value: Any) -> Any:
+        import paddle
+
+        group = self.cell.num_heads // self.cell.num_heads_k
+        if group > 1:
+            key, value = (paddle.repeat_interleave(x, group, axis=2) for x in (key, value))
+        return paddle.nn.functional.scaled_dot_product_attention(
+            query, key, value, attn_mask=self._mask
+        )
