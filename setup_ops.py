@@ -1,10 +1,14 @@
 """Build the operator library: setuptools' own `setup` with Paddle's `CppExtension`.
 
 `pip install --no-build-isolation [-e] .` runs this file through `tools/build_backend.py`; as a
-script it knows setuptools' commands, `install` through pip. Environment: CXX, MAX_JOBS (compiles
-at a time; default: the cores), FLASHMASK_CXXFLAGS (appended to the flags). Paddle's own
-`BuildExtension` (3.3.1) prints a failed compile and links what lies there, misses edited headers,
-and leaves a stub and the builder's paths behind. Here every build is whole and afresh.
+script it knows setuptools' commands, `install` through pip. The GPU kernels are built too if Paddle
+is a CUDA build and a toolkit is found. Environment: FLASHMASK_CUDA (1: build them or fail, 0: do
+not), those of `tools/cuda_build.py` (CUDA_HOME, FLASHMASK_ARCHS ...), CXX, MAX_JOBS (compiles at a
+time; default: the cores), FLASHMASK_CXXFLAGS (appended to the C++ flags).
+
+Paddle's own `BuildExtension` (3.3.1) prints a failed compile and links what lies there, misses
+edited headers, and leaves a stub and the builder's paths behind. Here every build is whole and
+afresh.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -34,9 +39,13 @@ except ImportError as error:
     ) from error
 
 ROOT = Path(__file__).resolve().parent
+sys.path.insert(0, str(ROOT / "tools"))
+
+import cuda_build  # noqa: E402
+
 PACKAGE = "paddle_flashmask"
 BUILD_INFO = "_build_info.json"
-BUILD_SCRIPTS = ["setup_ops.py", "tools/build_backend.py"]  # for the source archive
+BUILD_SCRIPTS = ["setup_ops.py", "tools/build_backend.py", "tools/cuda_build.py"]
 CXX_FLAGS = [
     *("-O3", "-g0", "-std=c++17", "-fPIC", "-pthread", "-fvisibility=hidden", "-ffp-contract=off"),
     # Paddle's headers without Python: faster to compile, and no dependence on Python's version.
@@ -52,6 +61,35 @@ def run(command: list[str], failure: type[Exception], action: str) -> str:
     if done.returncode != 0:
         raise failure(f"{action} failed:\n{done.stderr or done.stdout}")
     return done.stdout
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a build makes: the command for each kind of source, more to link, what it is for."""
+
+    commands: dict[str, list[str]]  # by suffix
+    link: list[str]
+    architectures: list[str]
+
+
+def make_plan(compiler: list[str], flags: list[str]) -> Plan:
+    """Return the plan and say it in one line."""
+    try:
+        toolkit, reason = cuda_build.choose_toolkit(paddle.is_compiled_with_cuda())
+        if toolkit is None:
+            print(f"setup_ops.py: building the CPU operator alone: {reason}", flush=True)
+            return Plan({".cc": [*compiler, *flags]}, [], [])
+        codes = cuda_build.architectures()
+        nvcc = cuda_build.compile_command(toolkit, codes)
+        runtime = str(toolkit.static_runtime())
+    except cuda_build.CudaError as error:
+        raise CompileError(f"{error} (FLASHMASK_CUDA=0 builds the CPU operator alone)") from error
+    what = f"for the CPU and for {', '.join(codes)} with {toolkit}"
+    print(f"setup_ops.py: building the operator {what}", flush=True)
+    includes = [f"-isystem{folder}" for folder in toolkit.include_folders()]
+    with_cuda = [*compiler, "-DPADDLE_WITH_CUDA", *includes, *flags]
+    link = [runtime, "-ldl", "-lrt", "-lpthread"]
+    return Plan({".cu": nvcc, ".cc": with_cuda}, link, codes)
 
 
 def remove_library(folder: Path) -> None:
@@ -87,20 +125,31 @@ class BuildOps(BuildExtension):
             flags = [*ext.extra_compile_args, *(f"-I{path}" for path in ext.include_dirs)]
             flags += shlex.split(os.environ.get("FLASHMASK_CXXFLAGS", ""))
 
+            plan = make_plan(compiler, flags)
+            kernels = sorted(map(str, Path("custom_ops").rglob("*.cu")))
+            # Kernels first: they take longest.
+            sources = [*(kernels if plan.architectures else []), *ext.sources]
+
             def compile_one(source: str) -> str:
                 target = f"{folder}/{source.replace('/', '__')}.o"
-                command = [*compiler, *flags, "-c", f"{ROOT}/{source}", "-o", target]
+                command = [*plan.commands[Path(source).suffix], "-c", source, "-o", target]
                 run(command, CompileError, f"compiling {source}")
                 return target
 
             with ThreadPoolExecutor(int(os.environ.get("MAX_JOBS") or os.cpu_count() or 1)) as pool:
-                objects = list(pool.map(compile_one, ext.sources))
+                objects = list(pool.map(compile_one, sources))
             # No run path: Paddle, which is imported first, has loaded its own libraries.
             link = [*(f"-L{path}" for path in ext.library_dirs), *ext.extra_link_args]
+            link += plan.link
             run([*compiler, *objects, *link, "-o", str(library)], LinkError, "linking")
         version = run([*compiler, "--version"], CompileError, "--version").splitlines()[0]
-        built = {"paddle": paddle.__version__, "with_cuda": False, "compiler": version}
-        built["project"] = self.distribution.get_version()
+        built = {
+            "project": self.distribution.get_version(),
+            "paddle": paddle.__version__,
+            "with_cuda": bool(plan.architectures),
+            "architectures": plan.architectures,
+            "compiler": version,
+        }
         library.with_name(BUILD_INFO).write_text(json.dumps(built, indent=2) + "\n")
 
     def copy_extensions_to_source(self) -> None:
@@ -129,9 +178,13 @@ def main() -> None:
     sources = sorted(map(str, Path("custom_ops").rglob("*.cc")))
     if not sources:
         raise SystemExit("setup_ops.py: no C++ source was found under custom_ops")
+    others = [
+        path for path in Path("custom_ops").rglob("*") if path.suffix in {".h", ".cu", ".cuh"}
+    ]
     extension = CppExtension(
         sources,
-        depends=[*map(str, Path("custom_ops").rglob("*.h")), *BUILD_SCRIPTS],
+        # What the source archive holds besides.
+        depends=[*map(str, others), *BUILD_SCRIPTS],
         include_dirs=[str(ROOT / "custom_ops")],
         extra_compile_args=CXX_FLAGS,
         extra_link_args=["-shared", "-pthread", "-Wl,--exclude-libs,ALL", "-s"],

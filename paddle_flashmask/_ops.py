@@ -3,6 +3,9 @@
 The only module that touches the library. Environment, read when the library is loaded:
     FLASHMASK_CPU_ISA: instruction set of the CPU kernel: auto (default), portable, avx2,
         avx512, avx512_bf16.
+    FLASHMASK_DETERMINISTIC: 1: gradients have the same bits in every run, or raise (on a GPU, where
+        such a backward is not there yet); 0 (default): gradients on a GPU need not. Paddle's own
+        FLAGS_cudnn_deterministic asks for the same.
 """
 
 from __future__ import annotations
@@ -117,6 +120,14 @@ def set_tile_skipping(on: bool) -> None:
     library().flashmask_set_tile_skipping(int(on))
 
 
+def set_deterministic(on: bool) -> None:
+    """Ask for gradients of the same bits in every run; on a GPU, where there are none, they raise.
+
+    FLAGS_cudnn_deterministic of Paddle asks as well, whatever is set here.
+    """
+    library().flashmask_set_deterministic(int(on))
+
+
 def set_cpu_isa(name: str) -> None:
     """Choose the instruction set of the CPU kernel: auto, portable, avx2, avx512 or avx512_bf16.
 
@@ -158,6 +169,10 @@ def _load() -> ctypes.CDLL:
             _set_cpu_isa(loaded, isa.strip())
         except ValueError as error:
             raise ImportError(f"FLASHMASK_CPU_ISA is wrong: {error}") from error
+    deterministic = os.environ.get("FLASHMASK_DETERMINISTIC", "").strip()
+    if deterministic not in ("", "0", "1"):
+        raise ImportError(f"FLASHMASK_DETERMINISTIC must be 0, 1 or unset; got {deterministic!r}")
+    loaded.flashmask_set_deterministic(int(deterministic or 0))
     return loaded
 
 

@@ -105,6 +105,7 @@ def flashmask_attention(
     _check_dtypes(query, key, value)
     _check_shapes(query, key, value)
     startend_row_indices = _checked_indices(startend_row_indices, query, key, causal=causal)
+    _check_places(query=query, key=key, value=value, startend_row_indices=startend_row_indices)
     window_left, window_right = _window(window_size, startend_row_indices)
     if paddle.in_dynamic_mode() and not paddle.is_grad_enabled():
         # A custom operator records its inputs even under no_grad, unless they want no gradient.
@@ -212,14 +213,23 @@ def _dtype_name(tensor: paddle.Tensor) -> str:
 
 def _auto_cast(*tensors: paddle.Tensor) -> tuple[paddle.Tensor, ...]:
     """Cast floating tensors as auto_cast does for Paddle's own flash operator (white list)."""
-    if not paddle.is_autocast_enabled():
+    dtype = _autocast_dtype()
+    if dtype is None:
         return tensors
-    dtype = paddle.get_autocast_dtype()
     if AMP_NAMES & _amp_black_list():
         dtype = "float32"
     return tuple(
-        tensor.astype(dtype) if _dtype_name(tensor) in DTYPES else tensor for tensor in tensors
+        tensor.astype(dtype) if _dtype_name(tensor) in DTYPES else tensor  # type: ignore[arg-type]
+        for tensor in tensors
     )
+
+
+def _autocast_dtype() -> str | None:
+    """Return the dtype of the surrounding auto_cast, None outside of one."""
+    if hasattr(paddle, "is_autocast_enabled"):
+        return paddle.get_autocast_dtype() if paddle.is_autocast_enabled() else None
+    tracer = paddle.base.framework._dygraph_tracer()  # Paddle 2.6
+    return None if tracer._amp_level == paddle.base.core.AmpLevel.O0 else tracer._amp_dtype
 
 
 def _amp_black_list() -> frozenset[str]:
@@ -312,8 +322,20 @@ def _checked_indices(
         seqlen_k=key.shape[1],
     )
     if isinstance(startend_row_indices, np.ndarray):
-        return paddle.to_tensor(startend_row_indices)
+        place = query.place if paddle.in_dynamic_mode() else None
+        return paddle.to_tensor(startend_row_indices, place=place)
     return startend_row_indices
+
+
+def _check_places(*, query: paddle.Tensor, **others: paddle.Tensor | None) -> None:
+    if not paddle.in_dynamic_mode():
+        return  # values of a static graph have no place yet
+    place = query.place
+    tensors = {name: tensor for name, tensor in others.items() if tensor is not None}
+    if all(tensor.place._equals(place) for tensor in tensors.values()):
+        return
+    places = ", ".join(f"{name} on {tensor.place}" for name, tensor in tensors.items())
+    raise ValueError(f"all tensors must be on one device; got query on {place}, {places}")
 
 
 def _window(window_size: object, startend_row_indices: paddle.Tensor | None) -> tuple[int, int]:

@@ -3,17 +3,14 @@
 #
 #   bash tools/build_capi.sh [OUTPUT]        default: build/libflashmask_c.so
 #
-# FLASHMASK_ARCHS lists architectures, default "80 90a"; MAX_JOBS compilers at once; NVCC names nvcc.
+# CUDA_HOME, FLASHMASK_ARCHS and CXX as in tools/cuda_build.py; MAX_JOBS: compilers at once.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 output="${1:-build/libflashmask_c.so}"
 objects="build/capi"
-archs="${FLASHMASK_ARCHS:-80 90a}"
-export NVCC="${NVCC:-nvcc}" COMMON="-std=c++17 -O3 -Icustom_ops"
-gencode=""
-for arch in $archs; do gencode+=" -gencode arch=compute_$arch,code=sm_$arch"; done
-export gencode objects
+nvcc="$(python3 tools/cuda_build.py)"
+export nvcc objects
 rm -rf "$objects"
 mkdir -p "$objects" "$(dirname "$output")"
 
@@ -21,12 +18,13 @@ compile() { # source
     local object
     object="$objects/$(tr / _ <<<"$1").o"
     case "$1" in
-    *.cu) "$NVCC" -c "$1" -o "$object" $COMMON $gencode -Xcompiler -fPIC,-fvisibility=hidden ;;
-    *) "${CXX:-g++}" -c "$1" -o "$object" $COMMON -fPIC -fvisibility=hidden -ffp-contract=off ;;
+    *.cu) $nvcc -c "$1" -o "$object" ;;
+    *) ${CXX:-c++} -c "$1" -o "$object" -std=c++17 -O3 -Icustom_ops -fPIC -fvisibility=hidden \
+        -ffp-contract=off ;;
     esac
 }
 export -f compile
 find custom_ops/core custom_ops/capi custom_ops/kernels \( -name '*.cc' -o -name '*.cu' \) |
     sort -r | xargs -P "${MAX_JOBS:-$(nproc)}" -I{} bash -c 'set -e; compile {}'
-"$NVCC" -shared -o "$output" "$objects"/*.o -cudart static -Xlinker --exclude-libs,ALL
-echo "built $output for $archs"
+$nvcc -shared -o "$output" "$objects"/*.o -cudart static -Xlinker --exclude-libs,ALL
+echo "built $output: $nvcc"

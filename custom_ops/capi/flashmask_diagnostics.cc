@@ -24,6 +24,8 @@ void flashmask_reset_tile_counts() {
 
 void flashmask_set_tile_skipping(int32_t on) { flashmask::SetTileSkipping(on != 0); }
 
+void flashmask_set_deterministic(int32_t on) { flashmask::SetDeterministic(on != 0); }
+
 const char* flashmask_set_cpu_isa(const char* name) {
   thread_local std::string message;
   const flashmask::Status status = flashmask::RequestCpuIsa(name);

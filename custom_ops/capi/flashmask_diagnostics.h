@@ -20,6 +20,10 @@ FLASHMASK_EXPORT void flashmask_reset_tile_counts();
 // 0: compute every tile and mask it cell by cell; 1: skip dead tiles (the default).
 FLASHMASK_EXPORT void flashmask_set_tile_skipping(int32_t on);
 
+// 1: gradients of the Paddle operator have the same bits in every run, or are refused; 0: on a GPU
+// they need not (the default). Calls through flashmask_c.h say it in the call.
+FLASHMASK_EXPORT void flashmask_set_deterministic(int32_t on);
+
 // "auto", "portable", "avx2", "avx512" or "avx512_bf16". Returns null, or a message that lives
 // until the next call from the same thread.
 FLASHMASK_EXPORT const char* flashmask_set_cpu_isa(const char* name);

@@ -14,7 +14,8 @@ DeviceQueryRegistration::DeviceQueryRegistration(DeviceQuery query) { Registered
 
 Status ComputeCapability(int32_t device, int32_t* compute_capability) {
   if (Registered() == nullptr) {
-    return Status::Unsupported("this library was built without CUDA kernels");
+    return Status::Unsupported(
+        "the tensors are on a CUDA device, but this library was built without CUDA kernels");
   }
   return Registered()(device, compute_capability);
 }

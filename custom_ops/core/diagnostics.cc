@@ -10,6 +10,7 @@ constexpr CpuIsa kIsas[] = {CpuIsa::kAuto,
                             CpuIsa::kAvx512Bf16};
 
 std::atomic<bool> tile_skipping{true};
+std::atomic<bool> deterministic{false};
 std::atomic<int> requested_isa{static_cast<int>(CpuIsa::kAuto)};
 
 bool MachineRuns(CpuIsa isa) {
@@ -68,6 +69,9 @@ TileCounter& BackwardTileCounter() {
 
 bool TileSkipping() { return tile_skipping; }
 void SetTileSkipping(bool on) { tile_skipping = on; }
+
+bool Deterministic() { return deterministic; }
+void SetDeterministic(bool on) { deterministic = on; }
 
 CpuIsa RequestedCpuIsa() { return static_cast<CpuIsa>(requested_isa.load()); }
 

@@ -41,6 +41,10 @@ TileCounter& BackwardTileCounter();
 bool TileSkipping();
 void SetTileSkipping(bool on);
 
+// With determinism a GPU gives the same bits in every run, or refuses; the CPU always does.
+bool Deterministic();
+void SetDeterministic(bool on);
+
 // Instruction sets of the CPU kernel, in ascending order of preference.
 enum class CpuIsa : int { kAuto = -1, kPortable = 0, kAvx2 = 1, kAvx512 = 2, kAvx512Bf16 = 3 };
 

@@ -1,6 +1,7 @@
 #include "core/kernel_registry.h"
 
 #include <algorithm>
+#include <tuple>
 
 namespace flashmask {
 namespace {
@@ -25,10 +26,13 @@ bool IsBetter(const Kernel& kernel, const Kernel& than) {
   return kernel.max_head_dim < than.max_head_dim;
 }
 
+std::string CapabilityText(int32_t capability) {
+  return "compute capability " + std::to_string(capability / 10) + "." +
+         std::to_string(capability % 10);
+}
+
 std::string DescribeTarget(Target target) {
-  if (target.device == Device::kCpu) return "the CPU";
-  return "compute capability " + std::to_string(target.compute_capability / 10) + "." +
-         std::to_string(target.compute_capability % 10);
+  return target.device == Device::kCpu ? "the CPU" : CapabilityText(target.compute_capability);
 }
 
 }  // namespace
@@ -48,10 +52,20 @@ Status FindKernel(Target target, DataType dtype, int64_t head_dim, const Kernel*
 }
 
 std::string DescribeKernels() {
+  // Registrations come in the order of the link.
+  std::vector<Kernel> kernels = Kernels();
+  std::sort(kernels.begin(), kernels.end(), [](const Kernel& a, const Kernel& b) {
+    return std::tie(a.device, a.min_compute_capability, a.max_head_dim) <
+           std::tie(b.device, b.min_compute_capability, b.max_head_dim);
+  });
   std::string text;
-  for (const Kernel& kernel : Kernels()) {
+  for (const Kernel& kernel : kernels) {
     if (!text.empty()) text += '\n';
-    text += std::string(kernel.name) + ":";
+    text += std::string(kernel.name);
+    if (kernel.device == Device::kCuda) {
+      text += " (" + CapabilityText(kernel.min_compute_capability) + " or newer)";
+    }
+    text += ":";
     for (const DataType dtype : kernel.dtypes) text += std::string(" ") + DataTypeName(dtype);
     text += ", head_dim a multiple of " + std::to_string(kernel.head_dim_multiple) + " up to " +
             std::to_string(kernel.max_head_dim);

@@ -2,6 +2,7 @@
 
 #include "core/kernel_registry.h"
 #include "core/params.h"
+#include "ops/execution.h"
 #include "ops/op_errors.h"
 #include "ops/params_from_tensors.h"
 #include "ops/tensor_checks.h"
@@ -20,9 +21,9 @@ using Shape = std::vector<int64_t>;
 // A gradient that nobody asked for comes undefined.
 bool IsGiven(const paddle::Tensor& tensor) { return tensor.defined() && tensor.initialized(); }
 
-const Kernel& KernelFor(DataType dtype, int64_t head_dim) {
+const Kernel& KernelFor(const paddle::Tensor& query, DataType dtype, int64_t head_dim) {
   const Kernel* kernel = nullptr;
-  RequireOk(FindKernel(Target{}, dtype, head_dim, &kernel));
+  RequireOk(FindKernel(TargetOf(query), dtype, head_dim, &kernel));
   return *kernel;
 }
 
@@ -45,13 +46,16 @@ std::vector<paddle::Tensor> Forward(const paddle::Tensor& query,
              window_right,
              &params);
   const AttentionSizes& sizes = params.sizes;
-  const Kernel& kernel = KernelFor(params.dtype, sizes.head_dim);
+  const Kernel& kernel = KernelFor(query, params.dtype, sizes.head_dim);
   paddle::Tensor out = paddle::empty(query.shape(), query.dtype(), query.place());
   paddle::Tensor softmax_lse = paddle::empty({sizes.batch, sizes.num_heads, sizes.seqlen_q},
                                              paddle::DataType::FLOAT32,
                                              query.place());
   params.out = ViewOf(out);
   params.softmax_lse = softmax_lse.data<float>();
+  const bool needs_memory = kernel.forward_workspace != nullptr;
+  Workspace workspace(needs_memory ? kernel.forward_workspace(params) : 0, query);
+  params.execution.workspace = workspace.data();
   RequireOk(kernel.forward(params));
   return {out, softmax_lse};
 }
@@ -111,15 +115,17 @@ std::vector<paddle::Tensor> Backward(const paddle::Tensor& query,
              window_left,
              window_right,
              &params);
-  const Kernel& kernel = KernelFor(params.dtype, params.sizes.head_dim);
+  const Kernel& kernel = KernelFor(query, params.dtype, params.sizes.head_dim);
   const Shape lse_shape{params.sizes.batch, params.sizes.num_heads, params.sizes.seqlen_q};
   RequireGiven("out", out);
   RequireGiven("softmax_lse", softmax_lse);
   RequireShape("out", out.shape(), query.shape());
   RequireShape("softmax_lse", softmax_lse.shape(), lse_shape);
+  RequireOnePlace({{"query", &query}, {"out", &out}, {"softmax_lse", &softmax_lse}});
   params.out = ViewOf(out);
   params.softmax_lse = softmax_lse.data<float>();
   if (IsGiven(grad_out)) {
+    RequireOnePlace({{"query", &query}, {"the gradient of out", &grad_out}});
     RequireShape("the gradient of out", grad_out.shape(), query.shape());
     Require(grad_out.dtype() == query.dtype(),
             "the gradient of out must be ",
@@ -129,6 +135,7 @@ std::vector<paddle::Tensor> Backward(const paddle::Tensor& query,
     params.grad_out = ViewOf(grad_out);
   }
   if (IsGiven(grad_softmax_lse)) {
+    RequireOnePlace({{"query", &query}, {"the gradient of softmax_lse", &grad_softmax_lse}});
     RequireShape("the gradient of softmax_lse", grad_softmax_lse.shape(), lse_shape);
     params.grad_softmax_lse = grad_softmax_lse.data<float>();
   }
@@ -138,6 +145,10 @@ std::vector<paddle::Tensor> Backward(const paddle::Tensor& query,
   params.grad_query = ViewOf(grad_query);
   params.grad_key = ViewOf(grad_key);
   params.grad_value = ViewOf(grad_value);
+  params.deterministic = WantsDeterminism();
+  const bool needs_memory = kernel.backward_workspace != nullptr;
+  Workspace workspace(needs_memory ? kernel.backward_workspace(params) : 0, query);
+  params.execution.workspace = workspace.data();
   RequireOk(kernel.backward(params));
   return {grad_query, grad_key, grad_value};
 }

@@ -14,6 +14,8 @@
 
 #if __has_include("paddle/common/enforce.h")
 #include "paddle/common/enforce.h"
+#endif
+#ifdef PADDLE_THROW
 #define FLASHMASK_THROW(Kind, message) PADDLE_THROW(::common::errors::Kind("%s", message))
 #else
 #define FLASHMASK_THROW(Kind, message) PD_THROW(message)
@@ -35,6 +37,9 @@ template <typename... Parts>
 void Require(bool condition, const Parts&... parts) {
   if (!condition) FLASHMASK_THROW(InvalidArgument, Message(parts...));
 }
+
+// "Place(gpu:0)".
+inline std::string PlaceText(const paddle::Tensor& tensor) { return tensor.place().DebugString(); }
 
 inline void RequireOk(const Status& status) {
   switch (status.code()) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "core/params.h"
+#include "ops/execution.h"
 #include "ops/tensor_checks.h"
 
 #include "paddle/extension.h"
@@ -10,14 +11,7 @@
 #include <cstdint>
 #include <vector>
 
-// The OpenMP runtime that Paddle brought into the process, if any; we bring none.
-extern "C" __attribute__((weak)) int omp_get_max_threads();
-
 namespace flashmask::ops {
-
-inline int32_t NumThreads() {
-  return omp_get_max_threads == nullptr ? 1 : std::max(1, omp_get_max_threads());
-}
 
 inline DataType DataTypeOf(const paddle::Tensor& query,
                            const paddle::Tensor& key,
@@ -80,9 +74,10 @@ void FillInputs(const paddle::Tensor& query,
   RequireGiven("key", key);
   RequireGiven("value", value);
   RequireShapes(query.shape(), key.shape(), value.shape());
-  RequireOnCpu("query", query);
-  RequireOnCpu("key", key);
-  RequireOnCpu("value", value);
+  if (indices) RequireGiven("startend_row_indices", *indices);
+  NamedTensors tensors{{"query", &query}, {"key", &key}, {"value", &value}};
+  if (indices) tensors.emplace_back("startend_row_indices", &*indices);
+  RequireOnePlace(tensors);
   Require(window_left >= kNoWindow && window_right >= kNoWindow,
           "window widths must be -1 (no window) or not negative; got ",
           window_left,
@@ -96,8 +91,6 @@ void FillInputs(const paddle::Tensor& query,
   params->mask.window_left = std::min<int64_t>(window_left, INT32_MAX);
   params->mask.window_right = std::min<int64_t>(window_right, INT32_MAX);
   if (indices) {
-    RequireGiven("startend_row_indices", *indices);
-    RequireOnCpu("startend_row_indices", *indices);
     RequireIndices(*indices, query.shape(), key.shape(), causal);
     Require(window_left == kNoWindow && window_right == kNoWindow,
             "a window cannot be combined with startend_row_indices");
@@ -108,7 +101,7 @@ void FillInputs(const paddle::Tensor& query,
   params->query = ViewOf(query);
   params->key = ViewOf(key);
   params->value = ViewOf(value);
-  params->execution.num_threads = NumThreads();
+  params->execution = ExecutionOf(query);
 }
 
 }  // namespace flashmask::ops

@@ -50,10 +50,6 @@ inline void RequireShape(const char* name,
           ShapeText(shape));
 }
 
-inline void RequireOnCpu(const char* name, const paddle::Tensor& tensor) {
-  Require(tensor.is_cpu(), name, " must be on the CPU, the only device this library was built for");
-}
-
 // Shapes of query, key and value and of the indices, if any.
 inline void RequireShapes(const std::vector<int64_t>& query,
                           const std::vector<int64_t>& key,

@@ -41,7 +41,9 @@ struct MaskPlanView {
 // Bytes of the workspace that a plan needs.
 size_t MaskPlanBytes(const AttentionSizes& sizes);
 
-// Lays the plan out in `workspace` (256-byte aligned, MaskPlanBytes long); fills nothing.
+// Lays the plan out in `workspace` (256-byte aligned, MaskPlanBytes long); fills nothing. Every
+// workspace starts with its plan: the arrays above, in that order, each from a multiple of 256
+// bytes on (tests read it there).
 MaskPlanView LayOutMaskPlan(const AttentionSizes& sizes, void* workspace);
 
 // Which of the orders a kernel reads.

@@ -170,7 +170,9 @@ template <typename Config>
 Status LaunchBackward(const BackwardParams& params) {
   const AttentionSizes& sizes = params.sizes;
   if (params.deterministic) {
-    return Status::Unsupported("a deterministic backward is not there yet on sm80");
+    return Status::Unsupported(
+        "a deterministic backward is not there yet on sm80, and FLASHMASK_DETERMINISTIC, "
+        "FLAGS_cudnn_deterministic or the caller asks for it");
   }
   const DeviceGuard guard(params.execution.device);
   if (!guard.status().ok()) return guard.status();
