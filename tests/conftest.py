@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import secrets
 import zlib
@@ -52,7 +53,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _gpu_capability() -> tuple[int, int]:
-    """Capability of the first GPU, (0, 0) without one. Imports Paddle only when asked."""
+    """Capability of the first GPU, (0, 0) without one. Imports torch or Paddle only when asked."""
+    if importlib.util.find_spec("torch") is not None:
+        import torch
+
+        if torch.cuda.is_available():
+            return torch.cuda.get_device_capability(0)
+    if importlib.util.find_spec("paddle") is None:
+        return 0, 0
     import paddle
 
     if not paddle.is_compiled_with_cuda() or paddle.device.cuda.device_count() == 0:

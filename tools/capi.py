@@ -14,6 +14,7 @@ from pathlib import Path
 
 import torch
 
+NO_WINDOW = (-1, -1)
 DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 DEFAULT_LIBRARY = Path(__file__).resolve().parent.parent / "build" / "libflashmask_c.so"
 
@@ -54,7 +55,10 @@ class _Call(ctypes.Structure):
 @cache
 def library() -> ctypes.CDLL:
     """Return the loaded library."""
-    loaded = ctypes.CDLL(os.environ.get("FLASHMASK_CAPI", str(DEFAULT_LIBRARY)))
+    path = os.environ.get("FLASHMASK_CAPI", str(DEFAULT_LIBRARY))
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"there is no {path}; build it with tools/build_capi.sh")
+    loaded = ctypes.CDLL(path)
     for name in ("forward", "backward", "forward_workspace", "backward_workspace"):
         getattr(loaded, f"flashmask_{name}").restype = ctypes.c_char_p
     loaded.flashmask_describe_kernels.restype = ctypes.c_char_p
@@ -74,6 +78,11 @@ def forward(
     causal: bool,
     softmax_scale: float | None = None,
     deterministic: bool = False,
+    *,
+    window: tuple[int, int] = NO_WINDOW,
+    out: torch.Tensor | None = None,
+    softmax_lse: torch.Tensor | None = None,
+    workspace: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return out [B, Sq, Hq, D] and softmax_lse [B, Hq, Sq] (float32, natural log).
 
@@ -85,12 +94,22 @@ def forward(
         causal: whether rows above the bottom-right diagonal are masked too.
         softmax_scale: factor of the scores; None: 1 / sqrt(D).
         deterministic: the forward always is.
+        window: keys that a row sees to the left and right of the diagonal one; -1 for all.
+        out: where to write out; None: new memory. Any strides, last axis contiguous.
+        softmax_lse: likewise, contiguous.
+        workspace: `workspace_bytes` of uint8 to work in, 256-byte aligned; None: new memory.
     """
-    out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-    lse = torch.empty((q.shape[0], q.shape[2], q.shape[1]), dtype=torch.float32, device=q.device)
-    call = _call(q, k, v, out, lse, startend_row_indices, causal, softmax_scale, deterministic)
-    _run("forward", call, q.device)
-    return out, lse
+    if out is None:
+        out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    if softmax_lse is None:
+        shape = (q.shape[0], q.shape[2], q.shape[1])
+        softmax_lse = torch.empty(shape, dtype=torch.float32, device=q.device)
+    call = _call(
+        q, k, v, out, softmax_lse, startend_row_indices, causal, softmax_scale, deterministic
+    )
+    call.window_left, call.window_right = window
+    _run("forward", call, q.device, workspace)
+    return out, softmax_lse
 
 
 def backward(
@@ -105,21 +124,45 @@ def backward(
     softmax_scale: float | None = None,
     deterministic: bool = False,
     grad_softmax_lse: torch.Tensor | None = None,
+    *,
+    window: tuple[int, int] = NO_WINDOW,
+    grads: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None,
+    workspace: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return the gradients of q, k and v for those of out and, if given, of softmax_lse."""
-    dq, dk, dv = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v))
+    """Return the gradients of q, k and v for those of out and softmax_lse, where given.
+
+    They are written to `grads` (any strides, last axis contiguous), or to new memory; `workspace`
+    as in the forward.
+    """
+    if grads is None:
+        grads = tuple(torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v))
     call = _call(
         q, k, v, out, softmax_lse, startend_row_indices, causal, softmax_scale, deterministic
     )
     if grad_out is not None:
         call.grad_out = _tensor("grad_out", grad_out)
     if grad_softmax_lse is not None:
-        call.grad_softmax_lse = grad_softmax_lse.contiguous().data_ptr()
+        grad_softmax_lse = grad_softmax_lse.contiguous()
+        call.grad_softmax_lse = grad_softmax_lse.data_ptr()
     call.grad_query, call.grad_key, call.grad_value = (
-        _tensor(name, x) for name, x in (("dq", dq), ("dk", dk), ("dv", dv))
+        _tensor(name, x) for name, x in zip(("dq", "dk", "dv"), grads, strict=True)
     )
-    _run("backward", call, q.device)
-    return dq, dk, dv
+    call.window_left, call.window_right = window
+    _run("backward", call, q.device, workspace)
+    return grads
+
+
+def workspace_bytes(
+    name: str,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    startend_row_indices: torch.Tensor | None,
+    causal: bool,
+) -> int:
+    """Return how much memory a call of `name`, forward or backward, works in."""
+    lse = torch.empty(0, dtype=torch.float32, device=q.device)
+    call = _call(q, k, k, q, lse, startend_row_indices, causal, None, False)
+    return _workspace_bytes(name, call)
 
 
 def _tensor(name: str, tensor: torch.Tensor) -> _Tensor:
@@ -177,13 +220,20 @@ def _call(
     return call
 
 
-def _run(name: str, call: _Call, device: torch.device) -> None:
+def _workspace_bytes(name: str, call: _Call) -> int:
     size = ctypes.c_int64()
-    _check(
-        getattr(library(), f"flashmask_{name}_workspace")(ctypes.byref(call), ctypes.byref(size))
-    )
-    # Freed memory is reused in stream order, so the workspace may go when this returns.
-    workspace = torch.empty(max(1, size.value), dtype=torch.uint8, device=device)
+    ask = getattr(library(), f"flashmask_{name}_workspace")
+    _check(ask(ctypes.byref(call), ctypes.byref(size)))
+    return size.value
+
+
+def _run(name: str, call: _Call, device: torch.device, workspace: torch.Tensor | None) -> None:
+    size = _workspace_bytes(name, call)
+    if workspace is None:
+        # Freed memory is reused in stream order, so the workspace may go when this returns.
+        workspace = torch.empty(max(1, size), dtype=torch.uint8, device=device)
+    elif workspace.numel() * workspace.element_size() < size:
+        raise ValueError(f"workspace must have {size} bytes; got {list(workspace.shape)}")
     call.workspace = workspace.data_ptr()
     if device.type == "cuda":
         call.stream = torch.cuda.current_stream(device).cuda_stream

@@ -1,0 +1,187 @@
+"""The plan that GPU kernels build of a mask, read from their workspace, against a numpy model."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from support import cases, gpu
+from support.cases import AttentionCase, Mask
+from support.gpu import capi, torch
+from support.inputs import random_inputs
+from support.paper_masks import MAKERS, paper_mask
+
+pytestmark = pytest.mark.gpu
+
+COLUMNS = 64  # of a range
+ROW_BLOCK = KEY_BLOCK = 128
+ROW_STEP = 64
+ALIGNMENT = 256  # bytes
+INT32 = np.iinfo(np.int32)
+
+
+def model_bounds(mask: Mask, rows: int, columns: int) -> np.ndarray:
+    """Return [masks, columns padded to ranges, 4]: the masked intervals of each column, clipped."""
+    column = np.arange(columns, dtype=np.int64)
+    diagonal = column - (columns - rows)
+    numbers = np.zeros((1, columns, 0)) if mask.indices is None else mask.indices
+    numbers = numbers.reshape(-1, columns, numbers.shape[-1]).astype(np.int64)
+    bounds = np.zeros((len(numbers), columns, 4), np.int64)
+    bounds[:, :, 0] = bounds[:, :, 1] = rows
+    width = numbers.shape[2]
+    if width:
+        bounds[:, :, 0] = numbers[:, :, 0]
+    if width == 4:
+        bounds[:, :, 1:] = numbers[:, :, 1:]
+    elif width == 2:
+        bounds[:, :, 1 if mask.causal else 3] = numbers[:, :, 1]
+    if mask.window_pair is not None:
+        bounds[:, :, 0] = diagonal + mask.window_pair[0] + 1
+        bounds[:, :, 3] = diagonal - mask.window_pair[1]
+    bounds = bounds.clip(0, rows)
+    if mask.causal:
+        bounds[:, :, 3] = np.maximum(bounds[:, :, 3], diagonal.clip(0, rows))
+    padding = -columns % COLUMNS
+    masked = np.broadcast_to([0, rows, 0, 0], (len(numbers), padding, 4))
+    return np.concatenate([bounds, masked], axis=1).astype(np.int32)
+
+
+def model_ranges(bounds: np.ndarray, rows: int, columns: int) -> np.ndarray:
+    """Return [masks, tiles, 8]: cover and touch of the lower, then of the upper interval."""
+    masks, padded, _ = bounds.shape
+    tiles = padded // COLUMNS
+    real = np.arange(padded) < columns
+    ranges = []
+    for interval in (bounds[:, :, :2], bounds[:, :, 2:]):
+        begin, end = interval[..., 0], interval[..., 1]
+        full = begin < end
+        neutral = np.where(real, full, True)  # padding is no obstacle to a skip
+        cover_begin = np.where(neutral, np.where(real, begin, INT32.min), INT32.max)
+        cover_end = np.where(neutral, np.where(real, end, INT32.max), INT32.min)
+        touch_begin = np.where(full, begin, INT32.max)
+        touch_end = np.where(full, end, INT32.min)
+        by_tile = (masks, tiles, COLUMNS)
+        ranges += [
+            cover_begin.reshape(by_tile).max(axis=2),
+            cover_end.reshape(by_tile).min(axis=2),
+            touch_begin.reshape(by_tile).min(axis=2),
+            touch_end.reshape(by_tile).max(axis=2),
+        ]
+    return np.stack(ranges, axis=2).astype(np.int32)
+
+
+def is_skipped(ranges: np.ndarray, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
+    """Return [masks, tiles, row blocks]: whether one interval covers all rows of the block."""
+    covers = [
+        (ranges[:, :, None, first] <= begin) & (ranges[:, :, None, first + 1] >= end)
+        for first in (0, 4)
+    ]
+    return covers[0] | covers[1]
+
+
+def row_blocks(rows: int, size: int) -> tuple[np.ndarray, np.ndarray]:
+    begin = np.arange(0, rows, size)
+    return begin, np.minimum(begin + size, rows)
+
+
+def model_row_costs(ranges: np.ndarray, rows: int) -> np.ndarray:
+    return (~is_skipped(ranges, *row_blocks(rows, ROW_BLOCK))).sum(axis=1)
+
+
+def model_key_costs(ranges: np.ndarray, rows: int) -> np.ndarray:
+    skipped = is_skipped(ranges, *row_blocks(rows, ROW_STEP))
+    if skipped.shape[1] % 2:
+        skipped = np.concatenate([skipped, np.ones_like(skipped[:, :1])], axis=1)
+    return (~(skipped[:, ::2] & skipped[:, 1::2])).sum(axis=2)
+
+
+def order_of(costs: np.ndarray) -> np.ndarray:
+    return np.argsort(-costs, axis=1, kind="stable")
+
+
+class Plan:
+    """The arrays at the start of a workspace, in the order of mask_plan.h."""
+
+    def __init__(self, workspace: torch.Tensor, masks: int, rows: int, columns: int) -> None:
+        self._bytes = workspace.cpu().numpy()
+        self._next = 0
+        tiles, keys = -(-columns // COLUMNS), -(-columns // KEY_BLOCK)
+        blocks = -(-rows // ROW_BLOCK)
+        self.bounds = self._take(masks, tiles * COLUMNS, 4)
+        self.ranges = self._take(masks, tiles, 8)
+        self.costs, self.order = self._take(masks, blocks), self._take(masks, blocks)
+        self.key_costs, self.key_order = self._take(masks, keys), self._take(masks, keys)
+
+    def _take(self, *shape: int) -> np.ndarray:
+        size = int(np.prod(shape)) * INT32.dtype.itemsize
+        taken = self._bytes[self._next : self._next + size].view(np.int32).reshape(shape)
+        self._next += -(-size // ALIGNMENT) * ALIGNMENT
+        return taken
+
+
+def plans(case: AttentionCase, mask: Mask, rng: np.random.Generator) -> tuple[Plan, Plan]:
+    """Return the plans that a forward and a backward leave in their workspaces."""
+    inputs = random_inputs(case, rng)
+    query, key, value, grad_out = (gpu.tensor(array, case.dtype) for array in inputs[:4])
+    common = (gpu.indices_tensor(mask), mask.causal)
+    memory = {
+        name: torch.full(
+            (capi.workspace_bytes(name, query, key, *common),),
+            gpu.POISONED_BYTE,
+            dtype=torch.uint8,
+            device="cuda",
+        )
+        for name in ("forward", "backward")
+    }
+    window = mask.window_pair or capi.NO_WINDOW
+    out, lse = capi.forward(query, key, value, *common, window=window, workspace=memory["forward"])
+    capi.backward(
+        grad_out, query, key, value, out, lse, *common, window=window, workspace=memory["backward"]
+    )
+    heads = 1 if mask.indices is None else mask.indices.shape[1]
+    sizes = (case.batch * heads, case.seqlen_q, case.seqlen_k)
+    return Plan(memory["forward"], *sizes), Plan(memory["backward"], *sizes)
+
+
+def check_plans(case: AttentionCase, mask: Mask, rng: np.random.Generator) -> None:
+    forward, backward = plans(case, mask, rng)
+    bounds = model_bounds(mask, case.seqlen_q, case.seqlen_k)
+    if mask.indices is None:
+        bounds = np.repeat(bounds, case.batch, axis=0)
+    ranges = model_ranges(bounds, case.seqlen_q, case.seqlen_k)
+    for plan in (forward, backward):
+        np.testing.assert_array_equal(plan.bounds, bounds)
+        np.testing.assert_array_equal(plan.ranges, ranges)
+    costs, key_costs = (
+        model(ranges, case.seqlen_q) for model in (model_row_costs, model_key_costs)
+    )
+    np.testing.assert_array_equal(forward.costs, costs)
+    np.testing.assert_array_equal(forward.order, order_of(costs))
+    np.testing.assert_array_equal(backward.key_costs, key_costs)
+    np.testing.assert_array_equal(backward.key_order, order_of(key_costs))
+
+
+LENGTHS = [(1, 1), (63, 65), (64, 64), (65, 129), (128, 127), (129, 1), (700, 500), (40000, 33000)]
+
+
+@pytest.mark.parametrize("lengths", LENGTHS, ids=str)
+@pytest.mark.parametrize("name", cases.FAMILIES)
+def test_plan_equals_the_model(name, lengths, rng):
+    rows, columns = lengths
+    if name in cases.STRUCTURED:
+        rows = columns
+    case = AttentionCase(
+        name,
+        batch=2,
+        seqlen_q=rows,
+        seqlen_k=columns,
+        num_heads_mask=2,
+        head_dim=8,
+        dtype="bfloat16",
+    )
+    check_plans(case, case.make_mask(rng), rng)
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_plan_of_the_papers_masks_equals_the_model(name, rng):
+    case = AttentionCase(seqlen_q=5000, head_dim=8, dtype="bfloat16")
+    check_plans(case, paper_mask(name, rng, case.seqlen_q), rng)

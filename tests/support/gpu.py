@@ -1,0 +1,139 @@
+"""Calls of the C door on torch's CUDA tensors: the counterpart of support.calls without Paddle.
+
+Where torch or a CUDA device is missing, importing this module skips the test module that does.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+from support.cases import AttentionCase, Mask
+from support.dense import Results
+from support.inputs import Inputs, assert_right, random_inputs
+
+NEEDS = "needs torch and a CUDA device"
+torch = pytest.importorskip("torch", reason=NEEDS)
+if not torch.cuda.is_available():
+    pytest.skip(NEEDS, allow_module_level=True)
+
+import capi  # noqa: E402
+
+DTYPES = ("float16", "bfloat16")
+MAX_HEAD_DIM = 128
+MARGIN = 256  # elements, so that what lies behind stays aligned to 256 bytes
+POISONED_BYTE = 0xFF  # NaN in every float dtype
+
+
+class Guarded:
+    """A tensor of NaN bytes between two margins that must stay as they are."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+        size = int(np.prod(shape))
+        self._all = torch.empty(size + 2 * MARGIN, dtype=dtype, device="cuda")
+        self._all.view(torch.uint8).fill_(POISONED_BYTE)
+        self.tensor = self._all[MARGIN : MARGIN + size].view(shape)
+
+    def assert_margins_untouched(self) -> None:
+        for margin in (self._all[:MARGIN], self._all[-MARGIN:]):
+            assert bool((margin.view(torch.uint8) == POISONED_BYTE).all()), "written beyond the end"
+
+
+def tensor(array: np.ndarray, dtype: str = "float32") -> torch.Tensor:
+    made = torch.from_numpy(np.array(array, np.float32, order="C"))
+    return made.to("cuda", getattr(torch, dtype))
+
+
+def indices_tensor(mask: Mask) -> torch.Tensor | None:
+    if mask.indices is None:
+        return None
+    return torch.from_numpy(np.ascontiguousarray(mask.indices)).cuda()
+
+
+def to_numpy(made: torch.Tensor) -> np.ndarray:
+    return made.float().cpu().numpy()
+
+
+def on_gpu(case: AttentionCase, number: int = 0) -> AttentionCase:
+    """Return a case in a dtype that the GPU kernels have."""
+    if case.dtype in DTYPES:
+        return case
+    return dataclasses.replace(case, dtype=DTYPES[number % len(DTYPES)])
+
+
+def run(
+    inputs: Inputs,
+    mask: Mask,
+    *,
+    dtype: str = "bfloat16",
+    softmax_scale: float | None = None,
+    grads: str = "both",
+    fresh: bool = False,
+) -> Results:
+    """Return what the C door gives, with results and workspaces poisoned and fenced before.
+
+    With `fresh` memory is what the allocator gives, for tools that watch it.
+    """
+    query, key, value, grad_out = (tensor(array, dtype) for array in inputs[:4])
+    grad_lse = tensor(inputs.grad_lse)
+    indices = indices_tensor(mask)
+    window = mask.window_pair or capi.NO_WINDOW
+    common = (indices, mask.causal)
+    fenced: list[Guarded] = []
+
+    def poisoned(shape: Any, dtype: torch.dtype) -> torch.Tensor:
+        if fresh:
+            return torch.empty(tuple(shape), dtype=dtype, device="cuda")
+        fenced.append(Guarded(tuple(shape), dtype))
+        return fenced[-1].tensor
+
+    def workspace(name: str) -> torch.Tensor:
+        size = capi.workspace_bytes(name, query, key, *common)
+        return poisoned((size,), torch.uint8)
+
+    out = poisoned(query.shape, query.dtype)
+    lse = poisoned(grad_lse.shape, torch.float32)
+    capi.forward(
+        query,
+        key,
+        value,
+        *common,
+        softmax_scale,
+        window=window,
+        out=out,
+        softmax_lse=lse,
+        workspace=workspace("forward"),
+    )
+    gradients = tuple(poisoned(x.shape, x.dtype) for x in (query, key, value))
+    capi.backward(
+        None if grads == "lse" else grad_out,
+        query,
+        key,
+        value,
+        out,
+        lse,
+        *common,
+        softmax_scale,
+        grad_softmax_lse=None if grads == "out" else grad_lse,
+        window=window,
+        grads=gradients,
+        workspace=workspace("backward"),
+    )
+    for each in fenced:
+        each.assert_margins_untouched()
+    return Results(*(to_numpy(x) for x in (out, lse, *gradients)))
+
+
+def check_case(case: AttentionCase, rng: np.random.Generator, *, grads: str = "both") -> None:
+    inputs, mask = random_inputs(case, rng), case.make_mask(rng)
+    ours = run(inputs, mask, dtype=case.dtype, softmax_scale=case.softmax_scale, grads=grads)
+    assert_right(ours, inputs, mask, case.dtype, softmax_scale=case.softmax_scale, grads=grads)
+
+
+def assert_same_bits_but_query_gradient(ours: Results, others: Results) -> None:
+    """Check equality of what has a fixed order of sums: all but the gradient of query."""
+    for name in ("out", "softmax_lse", "grad_key", "grad_value"):
+        mine, other = getattr(ours, name), getattr(others, name)
+        assert mine.tobytes() == other.tobytes(), f"{name} differs"

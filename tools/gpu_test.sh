@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# Build the kernels and run the GPU tests: through the C door, and through the Paddle operator where
+# paddlepaddle-gpu and the built plugin are there.
+#
+#   bash tools/gpu_test.sh [arguments for pytest]
+#
+# $PYTHON (default: python3) has torch, pytest, pytest-timeout and hypothesis. FLASHMASK_CAPI names a
+# library of tools/build_capi.sh to take instead of building one.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+if [ -z "${FLASHMASK_CAPI:-}" ]; then
+  export FLASHMASK_CAPI="$PWD/build/libflashmask_c.so"
+  bash tools/build_capi.sh "$FLASHMASK_CAPI"
+fi
+# Warnings of the frameworks are not ours to mend.
+exec "${PYTHON:-python3}" -m pytest tests/gpu -m gpu -q --no-header -p no:cacheprovider -W ignore "$@"
