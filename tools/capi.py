@@ -166,7 +166,7 @@ def workspace_bytes(
 
 
 def _tensor(name: str, tensor: torch.Tensor) -> _Tensor:
-    if tensor.dim() != 4 or (tensor.stride(3) != 1 and tensor.shape[3] > 1):
+    if tensor.dim() != 4 or (tensor.stride(3) != 1 and tensor.shape[3] > 1 and tensor.numel() > 0):
         raise ValueError(
             f"{name} must have 4 axes, the last contiguous; got shape {list(tensor.shape)}, "
             f"strides {list(tensor.stride())}"

@@ -37,10 +37,14 @@ CPP_RULES = {
     "core": CppRule(frozenset({"core"}), frozenset({"standard"})),
     "ops": CppRule(frozenset({"ops", "core"}), frozenset({"standard", "paddle"})),
     "capi": CppRule(frozenset({"capi", "core"}), frozenset({"standard"})),
+    "kernels/cpu": CppRule(frozenset({"core", "kernels/cpu"}), frozenset({"standard", "other"})),
     "kernels/ptx": CppRule(frozenset({"kernels/ptx"}), frozenset({"standard", "cuda"})),
+    "kernels/common": CppRule(
+        frozenset({"core", "kernels/ptx", "kernels/common"}), frozenset({"standard", "cuda"})
+    ),
 }
-KERNEL_FOLDERS = frozenset({"core", "kernels/common", "kernels/ptx"})
-KERNEL_KINDS = frozenset({"standard", "cuda", "other"})
+ARCHITECTURE = re.compile(r"kernels/sm\d+[a-z]?")
+ARCHITECTURE_FOLDERS = frozenset({"core", "kernels/common", "kernels/ptx"})
 
 
 @dataclass(frozen=True)
@@ -79,10 +83,10 @@ def cpp_folder(path: str) -> str:
 
 
 def cpp_rule(folder: str) -> CppRule | None:
-    """Return the rule of a folder; every kernel folder but ptx has the same one."""
-    if folder in CPP_RULES or not folder.startswith("kernels/"):
-        return CPP_RULES.get(folder)
-    return CppRule(KERNEL_FOLDERS | {folder}, KERNEL_KINDS)
+    """Return the rule of a folder; all architectures have the same one, and no row."""
+    if ARCHITECTURE.fullmatch(folder):
+        return CppRule(ARCHITECTURE_FOLDERS | {folder}, frozenset({"standard", "cuda"}))
+    return CPP_RULES.get(folder)
 
 
 def header_kind(name: str) -> str:

@@ -1,10 +1,11 @@
-"""Compile every C++ source for its warnings alone, all of them errors; exit 1 if there is one.
+"""Compile every source for its warnings alone, all of them errors; exit 1 if there is one.
 
     python tools/check_warnings.py [--tidy] [--jobs N] [--compiler NAME] [SOURCE ...]
 
 The build itself shows no warning, for Paddle puts -w on each of its compile lines. Paddle's folders
 are system includes here, so only our own lines are judged. With --tidy, clang-tidy (.clang-tidy)
-runs over the same sources.
+runs over the C++ sources. Where nvcc is found it compiles the .cu files, and the sources of ops are
+compiled a second time as for a CUDA build of Paddle; where not, a line says so.
 """
 
 from __future__ import annotations
@@ -18,9 +19,13 @@ import sys
 import sysconfig
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import cuda_build
 
 ROOT = Path(__file__).resolve().parent.parent
 LANGUAGE = ["-std=c++17", "-pthread", "-DPADDLE_NO_PYTHON", "-I", str(ROOT / "custom_ops")]
+ONE_CODE = "sm_90a"
 WARNINGS = ["-Wall", "-Wextra", "-Wshadow", "-Werror"]
 
 
@@ -41,26 +46,51 @@ def find_tool(name: str) -> str:
     return found
 
 
+def cuda_commands(sources: list[Path], flags: list[str], compiler: str) -> list[list[str]]:
+    """Return what checks CUDA: the .cu files, for one architecture, and the CUDA branch of ops."""
+    toolkit = cuda_build.find_toolkit()
+    if toolkit is None:
+        print("check_warnings: nvcc was not found; .cu files and ops with CUDA are not checked")
+        return []
+    nvcc = cuda_build.compile_command(toolkit, [ONE_CODE])
+    nvcc += ["-O1", "-Werror", "all-warnings", "-Xcompiler", ",".join(WARNINGS)]
+    branch = ["-DPADDLE_WITH_CUDA", *(f"-isystem{path}" for path in toolkit.include_folders())]
+    commands = []
+    for source in sources:
+        if source.suffix == ".cu":
+            commands.append([*nvcc, "-c", str(source), "-o"])
+        elif source.parent.name == "ops":
+            commands.append([compiler, "-fsyntax-only", *WARNINGS, *branch, *flags, str(source)])
+    return commands
+
+
 def main() -> int:
-    """Run the compiler, and clang-tidy if asked, over the sources."""
+    """Run the compilers, and clang-tidy if asked, over the sources."""
     parser = argparse.ArgumentParser(description="Compile for warnings only.")
     parser.add_argument("--tidy", action="store_true", help="run clang-tidy as well")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="sources at a time")
     parser.add_argument("--compiler", default="c++")
     parser.add_argument("sources", nargs="*", type=Path, help="default: all of custom_ops")
     options = parser.parse_args()
-    sources = options.sources or sorted((ROOT / "custom_ops").rglob("*.cc"))
+    found = (path for path in (ROOT / "custom_ops").rglob("*") if path.suffix in (".cc", ".cu"))
+    sources = [path.resolve() for path in options.sources] or sorted(found)
     if not sources:
         raise SystemExit("check_warnings: no source was found under custom_ops")
     flags = [*LANGUAGE, *paddle_includes()]
     compiler = find_tool(options.compiler)
-    commands = [[compiler, "-fsyntax-only", *WARNINGS, *flags, str(path)] for path in sources]
+    plain = [str(path) for path in sources if path.suffix == ".cc"]
+    commands = cuda_commands(sources, flags, compiler)
+    commands += [[compiler, "-fsyntax-only", *WARNINGS, *flags, source] for source in plain]
     if options.tidy:
         tidy = find_tool("clang-tidy")
-        commands += [[tidy, "--quiet", str(path), "--", *flags] for path in sources]
+        commands += [[tidy, "--quiet", source, "--", *flags] for source in plain]
 
     def run(command: list[str]) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(command, capture_output=True, text=True, check=False)
+        with TemporaryDirectory() as folder:
+            target = [f"{folder}/object"] if command[-1] == "-o" else []
+            return subprocess.run(
+                [*command, *target], cwd=ROOT, capture_output=True, text=True, check=False
+            )
 
     with ThreadPoolExecutor(options.jobs) as pool:
         failed = [done for done in pool.map(run, commands) if done.returncode != 0]

@@ -14,7 +14,7 @@ for tool in "$@"; do
   echo "== $tool"
   options=(--tool "$tool" --error-exitcode 9 --print-limit 20)
   # initcheck must see who wrote the inputs; the others look at our kernels only.
-  [ "$tool" = initcheck ] || options+=(--kernel-regex kns=flashmask)
+  [ "$tool" = initcheck ] || options+=(--kernel-name kernel_substring=flashmask)
   compute-sanitizer "${options[@]}" "${PYTHON:-python3}" -m pytest tests/gpu/test_c_door.py \
     -k fresh_memory -m gpu -q --no-header -p no:cacheprovider -W ignore || failed=1
 done

@@ -65,7 +65,7 @@ std::string DescribeKernels() {
     if (kernel.device == Device::kCuda) {
       text += " (" + CapabilityText(kernel.min_compute_capability) + " or newer)";
     }
-    text += ":";
+    text += ':';
     for (const DataType dtype : kernel.dtypes) text += std::string(" ") + DataTypeName(dtype);
     text += ", head_dim a multiple of " + std::to_string(kernel.head_dim_multiple) + " up to " +
             std::to_string(kernel.max_head_dim);

@@ -50,6 +50,17 @@ CPP_BREACHES = [
         "must not include kern",
     ),
     ("kernels/ptx/mma.cuh", '#include "core/params.h"', "kernels/ptx must not include core"),
+    ("kernels/cpu/forward.cc", "#include <cuda_runtime.h>", "kernels/cpu must not include cuda"),
+    (
+        "kernels/cpu/forward.cc",
+        '#include "kernels/common/mask_plan.h"',
+        "kernels/cpu must not include kernels/common",
+    ),
+    ("kernels/common/plan.cu", '#include "paddle/extension.h"', "common must not include paddle"),
+    ("kernels/sm80/forward.cuh", "#include <torch/extension.h>", "sm80 must not include other"),
+    ("kernels/sm80/forward.cuh", '#include "kernels/cpu/forward.h"', "sm80 must not include kern"),
+    ("kernels/sm80/launch.cuh", '#include "capi/flashmask_c.h"', "sm80 must not include capi"),
+    ("kernels/extras/new.h", "#include <vector>", "folder 'kernels/extras' has no rule"),
     ("extras/new.h", "#include <vector>", "folder 'extras' has no rule"),
 ]
 CPP_ALLOWED = [

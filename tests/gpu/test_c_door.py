@@ -128,7 +128,12 @@ def test_count_probe_gives_means_and_logarithms(name, head_dim, dtype, rng):
     inputs = count_inputs(1, size, size, 2, 1, head_dim)
     mask = cases.MASKS[name](rng, 1, 1, size, size)
     ours = gpu.run(inputs, mask, dtype=dtype)
-    assert_right(ours, inputs, mask, dtype)
+    right, coarse = exact(inputs, mask), exact(inputs, mask, rounded=dense.ROUNDINGS[dtype])
+    # Not the gradients of query and key: they start from out . grad_out, and where all lanes of out
+    # are equal, so are their roundings, which then add up instead of cancelling.
+    for array in ("out", "grad_value"):
+        arrays = (getattr(results, array) for results in (ours, right, coarse))
+        tolerance.assert_array_close(array, *arrays, dtype)
     seen = dense.visible(mask.indices, causal=mask.causal, seqlen_q=size, seqlen_k=size)[0, 0]
     with np.errstate(divide="ignore"):
         counts = np.log(seen.sum(axis=1))
@@ -272,7 +277,9 @@ def test_deterministic_backward_is_refused_in_words():
 
 def test_unknown_device_raises_and_leaves_the_device_usable():
     query = small()[0]
-    call = capi._call(query, query, query, query, torch.empty(0), None, True, None, False)
+    call = capi._call(
+        query, query, query, query, torch.empty(0, device="cuda"), None, True, None, False
+    )
     call.device = torch.cuda.device_count()
     with pytest.raises(RuntimeError, match="invalid device ordinal"):
         capi._workspace_bytes("forward", call)

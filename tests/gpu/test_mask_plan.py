@@ -23,11 +23,11 @@ def model_bounds(mask: Mask, rows: int, columns: int) -> np.ndarray:
     """Return [masks, columns padded to ranges, 4]: the masked intervals of each column, clipped."""
     column = np.arange(columns, dtype=np.int64)
     diagonal = column - (columns - rows)
-    numbers = np.zeros((1, columns, 0)) if mask.indices is None else mask.indices
-    numbers = numbers.reshape(-1, columns, numbers.shape[-1]).astype(np.int64)
+    numbers = np.zeros((1, 1, columns, 0)) if mask.indices is None else mask.indices
+    batch, heads, _, width = numbers.shape
+    numbers = numbers.reshape(batch * heads, columns, width).astype(np.int64)
     bounds = np.zeros((len(numbers), columns, 4), np.int64)
     bounds[:, :, 0] = bounds[:, :, 1] = rows
-    width = numbers.shape[2]
     if width:
         bounds[:, :, 0] = numbers[:, :, 0]
     if width == 4:

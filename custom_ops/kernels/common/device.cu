@@ -17,7 +17,7 @@ Status QueryComputeCapability(int32_t device, int32_t* compute_capability) {
   return Status::Ok();
 }
 
-const DeviceQueryRegistration registration(QueryComputeCapability);
+const DeviceQueryRegistration kRegistration(QueryComputeCapability);
 
 }  // namespace
 }  // namespace flashmask

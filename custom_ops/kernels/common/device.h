@@ -10,13 +10,7 @@ namespace flashmask {
 // Makes a device current for a scope and restores the one before. Check `status` first.
 class DeviceGuard {
  public:
-  explicit DeviceGuard(int device) {
-    status_ = CudaStatus(cudaGetDevice(&before_), "cudaGetDevice");
-    if (status_.ok() && before_ != device) {
-      status_ = CudaStatus(cudaSetDevice(device), "cudaSetDevice");
-      changed_ = status_.ok();
-    }
-  }
+  explicit DeviceGuard(int device) : status_(MakeCurrent(device)) {}
   ~DeviceGuard() {
     if (changed_) cudaSetDevice(before_);
   }
@@ -26,9 +20,17 @@ class DeviceGuard {
   const Status& status() const { return status_; }
 
  private:
-  Status status_ = Status::Ok();
+  Status MakeCurrent(int device) {
+    FLASHMASK_RETURN_IF_CUDA_FAILS(cudaGetDevice(&before_));
+    if (before_ == device) return Status::Ok();
+    FLASHMASK_RETURN_IF_CUDA_FAILS(cudaSetDevice(device));
+    changed_ = true;
+    return Status::Ok();
+  }
+
   int before_ = 0;
   bool changed_ = false;
+  Status status_;  // after what its maker sets
 };
 
 }  // namespace flashmask

@@ -8,7 +8,7 @@ namespace {
 
 // Only running out of memory throws here, and then ending the process is right.
 // NOLINTNEXTLINE(bugprone-throwing-static-initialization)
-const KernelRegistration registration(
+const KernelRegistration kRegistration(
     {"cpu",
      Device::kCpu,
      0,

@@ -6,16 +6,16 @@ namespace {
 
 constexpr int kHeadDim = 64;
 
-const KernelRegistration registration({"sm80",
-                                       Device::kCuda,
-                                       80,
-                                       {DataType::kFloat16, DataType::kBFloat16},
-                                       8,
-                                       kHeadDim,
-                                       Forward<kHeadDim>,
-                                       Backward<kHeadDim>,
-                                       ForwardWorkspace,
-                                       BackwardWorkspace<kHeadDim>});
+const KernelRegistration kRegistration({"sm80",
+                                        Device::kCuda,
+                                        80,
+                                        {DataType::kFloat16, DataType::kBFloat16},
+                                        8,
+                                        kHeadDim,
+                                        Forward<kHeadDim>,
+                                        Backward<kHeadDim>,
+                                        ForwardWorkspace,
+                                        BackwardWorkspace<kHeadDim>});
 
 }  // namespace
 }  // namespace flashmask::sm80
