@@ -16,6 +16,7 @@ import sysconfig
 import zipfile
 from pathlib import Path
 
+import cuda_build
 import paddle
 import pytest
 
@@ -33,6 +34,7 @@ WAYS = {
 ENVIRONMENT = {
     **{name: value for name, value in os.environ.items() if not name.startswith("PYTHON")},
     "FLASHMASK_CXXFLAGS": "-O0",
+    "FLASHMASK_CUDA": "0",
     "PYTHONWARNINGS": "ignore",
     "PYTHONDONTWRITEBYTECODE": "1",
     "PIP_DISABLE_PIP_VERSION_CHECK": "1",
@@ -53,6 +55,26 @@ PD_BUILD_OP(paddle_flashmask_attention)
     .SetKernelFn(PD_KERNEL(Forward));
 """,
 }
+# A kernel besides, whose host function the operator calls.
+CUDA_SOURCES = {
+    "custom_ops/kernels/common/factor.cuh": "#pragma once\nconstexpr float kFactor = 2.0f;\n",
+    "custom_ops/kernels/common/factor.cu": """
+#include "kernels/common/factor.cuh"
+__global__ void Multiply(float* x) { x[threadIdx.x] *= kFactor; }
+float Factor() { return kFactor; }
+cudaError_t Launch(float* x) {
+  Multiply<<<1, 1>>>(x);
+  return cudaGetLastError();
+}
+""",
+}
+RUN_OPERATOR = """
+import sys, paddle
+from paddle.utils.cpp_extension import load_op_meta_info_and_register_op
+load_op_meta_info_and_register_op(sys.argv[1])
+out, = paddle._C_ops._run_custom_op("paddle_flashmask_attention", paddle.zeros([2]))
+assert out.tolist() == [2.0, 2.0], out
+"""
 LOAD_TWICE = """
 import multiprocessing, pathlib, sys, warnings
 
@@ -135,9 +157,11 @@ def test_in_place_build_leaves_library_and_description_only(project):
     made = {path for path in project.rglob("*") if path.is_file()} - before
     assert made == {project / PACKAGE / LIBRARY, project / PACKAGE / BUILD_INFO}
     info = json.loads((project / PACKAGE / BUILD_INFO).read_text())
-    assert set(info) == {"project", "paddle", "with_cuda", "compiler"}
+    assert set(info) == {"project", "paddle", "with_cuda", "architectures", "compiler"}
     assert info["paddle"] == paddle.__version__
     assert info["with_cuda"] is False
+    assert info["architectures"] == []
+    assert "setup_ops.py: building the CPU operator alone: FLASHMASK_CUDA is 0\n" in done.stdout
 
 
 @pytest.mark.parametrize("command", [BUILD_IN_PLACE, WAYS["editable"]], ids=["script", "pip"])
@@ -194,7 +218,7 @@ def test_wheel_holds_sources_library_and_description_only(project, tmp_path):
         content = {name: wheel.read(name) for name in wheel.namelist()}
     sources = (project / PACKAGE).rglob("*.py*")
     expected = {path.relative_to(project) for path in sources if "__pycache__" not in path.parts}
-    expected |= {Path(PACKAGE, LIBRARY), Path(PACKAGE, BUILD_INFO)}
+    expected |= {Path(PACKAGE, name) for name in (LIBRARY, BUILD_INFO, "py.typed")}
     assert {Path(name) for name in content if ".dist-info/" not in name} == expected
     for name, data in content.items():
         for builder in (str(project), sysconfig.get_path("purelib"), str(Path.home())):
@@ -203,15 +227,77 @@ def test_wheel_holds_sources_library_and_description_only(project, tmp_path):
 
 def test_small_operator_runs_from_library(project):
     assert run(sys.executable, BUILD_IN_PLACE, project).returncode == 0
-    code = f"""
-import paddle
-from paddle.utils.cpp_extension import load_op_meta_info_and_register_op
-load_op_meta_info_and_register_op({str(project / PACKAGE / LIBRARY)!r})
-out, = paddle._C_ops._run_custom_op("paddle_flashmask_attention", paddle.zeros([2]))
-assert out.tolist() == [2.0, 2.0], out
-"""
-    done = run(sys.executable, ("-c", code), project)
+    check_operator(project)
+
+
+def check_operator(project: Path) -> None:
+    library = str(project / PACKAGE / LIBRARY)
+    done = run(sys.executable, ("-c", RUN_OPERATOR, library), project)
     assert done.returncode == 0, done.stdout
+
+
+@pytest.fixture
+def cuda_project(project):
+    """The small project with a kernel; skips without nvcc."""
+    if cuda_build.find_toolkit() is None:
+        pytest.skip("needs nvcc")
+    (project / "custom_ops/core/factor.cc").unlink()
+    for name, text in CUDA_SOURCES.items():
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / name).write_text(text)
+    return project
+
+
+WITH_CUDA = {"FLASHMASK_CUDA": "1", "FLASHMASK_ARCHS": "80 90a"}
+
+
+def test_cuda_build_says_what_it_is_for_and_runs_on_the_cpu(cuda_project):
+    done = run(sys.executable, BUILD_IN_PLACE, cuda_project, **WITH_CUDA)
+    assert done.returncode == 0, done.stdout
+    assert "building the operator for the CPU and for sm_80, sm_90a with nvcc" in done.stdout
+    info = json.loads((cuda_project / PACKAGE / BUILD_INFO).read_text())
+    assert info["with_cuda"] is True
+    assert info["architectures"] == ["sm_80", "sm_90a"]
+    library = (cuda_project / PACKAGE / LIBRARY).read_bytes()
+    for builder in (str(cuda_project), sysconfig.get_path("purelib"), str(Path.home())):
+        assert builder.encode() not in library, f"the library names {builder}"
+    check_operator(cuda_project)
+
+
+def test_edited_cuda_header_gives_a_new_library(cuda_project):
+    built = []
+    for number in ("2.0f", "3.0f"):
+        header = cuda_project / "custom_ops/kernels/common/factor.cuh"
+        header.write_text(header.read_text().replace("2.0f", number))
+        os.utime(header, (0, 0))
+        done = run(sys.executable, BUILD_IN_PLACE, cuda_project, **WITH_CUDA)
+        assert done.returncode == 0, done.stdout
+        built.append((cuda_project / PACKAGE / LIBRARY).read_bytes())
+    assert built[0] != built[1]
+
+
+def test_broken_kernel_fails_with_compiler_text_and_leaves_no_library(cuda_project):
+    (cuda_project / "custom_ops/kernels/common/factor.cu").write_text("int f() { return lost; }\n")
+    done = run(sys.executable, BUILD_IN_PLACE, cuda_project, **WITH_CUDA)
+    assert done.returncode != 0
+    assert "compiling custom_ops/kernels/common/factor.cu failed" in done.stdout
+    assert "lost" in done.stdout
+    assert products(cuda_project) == set()
+
+
+@pytest.mark.parametrize(
+    ("environment", "message"),
+    [
+        ({"FLASHMASK_CUDA": "maybe"}, "FLASHMASK_CUDA must be 0, 1 or unset; got 'maybe'"),
+        ({"FLASHMASK_CUDA": "1", "CUDA_HOME": "/nowhere"}, "CUDA_HOME is /nowhere, but there is"),
+    ],
+    ids=["variable", "toolkit"],
+)
+def test_wrong_cuda_settings_fail_in_one_line(project, environment, message):
+    done = run(sys.executable, BUILD_IN_PLACE, project, **environment)
+    assert done.returncode != 0
+    assert f"error: {message}" in done.stdout
+    assert "Traceback" not in done.stdout
 
 
 @pytest.mark.parametrize("way", WAYS)
