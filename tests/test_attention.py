@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import paddle
 import pytest
-from support import calls, cases, tolerance
+from support import calls, cases, dense, tolerance
 from support.cases import AttentionCase, Mask
 from support.dense import Results
 
@@ -464,7 +464,7 @@ def test_merging_two_halves_of_the_keys_by_lse_gives_the_whole(dtype, rng):
     tolerance.assert_array_close("softmax_lse", lse, whole.softmax_lse, None, "float32")
     coarse = None
     if dtype != "float32":
-        coarse = calls.exact(inputs, made, rounded=calls.dense.ROUNDINGS[dtype]).out
+        coarse = calls.exact(inputs, made, rounded=dense.ROUNDINGS[dtype]).out
     tolerance.assert_array_close("merged out", merged, whole.out, coarse, dtype)
 
 

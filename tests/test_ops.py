@@ -707,6 +707,34 @@ def test_wrong_instruction_set_in_the_environment_fails_in_words(tmp_path):
     assert f"{ISA_RULE}; got 'avx3'" in process.stderr
 
 
+# Determinism: on the CPU there is nothing to ask for.
+
+LOAD = "from paddle_flashmask import load_ops; load_ops(); print('loaded')"
+
+
+def test_deterministic_gradients_on_the_cpu_are_the_usual_ones(rng):
+    case = AttentionCase(seqlen_q=100)
+    inputs, mask = calls.random_inputs(case, rng), case.make_mask(rng)
+    usual = calls.run(inputs, mask)
+    _ops.set_deterministic(True)
+    try:
+        tolerance.assert_same_bits(calls.run(inputs, mask), usual)
+    finally:
+        _ops.set_deterministic(False)
+
+
+@pytest.mark.parametrize("value", ["", "0", "1"])
+def test_environment_may_ask_for_determinism(value, tmp_path):
+    process = run_python(LOAD, tmp_path, FLASHMASK_DETERMINISTIC=value)
+    assert process.stdout.split()[-1] == "loaded", process.stderr
+
+
+def test_wrong_wish_for_determinism_in_the_environment_fails_in_words(tmp_path):
+    process = run_python(LOAD, tmp_path, FLASHMASK_DETERMINISTIC="yes")
+    assert process.returncode != 0
+    assert "FLASHMASK_DETERMINISTIC must be 0, 1 or unset; got 'yes'" in process.stderr
+
+
 # Finding the library.
 
 

@@ -30,9 +30,11 @@ Status CheckSizes(const AttentionSizes& sizes) {
   return Status::Ok();
 }
 
-Status CheckMask(const MaskParams& mask) {
-  const bool has_indices = mask.startend_row_indices != nullptr;
-  if (has_indices != (mask.width != 0)) {
+Status CheckMask(const MaskParams& mask, const AttentionSizes& sizes) {
+  const bool has_indices = mask.width != 0;
+  const bool has_columns = sizes.batch > 0 && sizes.seqlen_k > 0;  // else the pointer may be null
+  const bool has_pointer = mask.startend_row_indices != nullptr;
+  if (has_pointer != has_indices && (has_pointer || has_columns)) {
     return Status::InvalidArgument("startend_row_indices and index_width must come together");
   }
   const bool fits = mask.causal ? mask.width <= 2 : mask.width != 1;
@@ -79,7 +81,7 @@ Status FillInputs(const flashmask_call& call, Params* params) {
   params->execution.stream = call.stream;
   params->execution.workspace = call.workspace;
   const Status sizes = CheckSizes(params->sizes);
-  return sizes.ok() ? CheckMask(params->mask) : sizes;
+  return sizes.ok() ? CheckMask(params->mask, params->sizes) : sizes;
 }
 
 Status FillBackward(const flashmask_call& call, BackwardParams* params) {

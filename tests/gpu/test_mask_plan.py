@@ -95,7 +95,9 @@ def model_key_costs(ranges: np.ndarray, rows: int) -> np.ndarray:
 
 
 def order_of(costs: np.ndarray) -> np.ndarray:
-    return np.argsort(-costs, axis=1, kind="stable")
+    """Return blocks of each mask by falling cost, of equal ones the later first."""
+    last = costs.shape[1] - 1
+    return last - np.argsort(-costs[:, ::-1], axis=1, kind="stable")
 
 
 class Plan:

@@ -8,8 +8,10 @@
 
 namespace flashmask {
 
+// Also takes the failure out of the runtime, so that the next call does not find it as its own.
 inline Status CudaStatus(cudaError_t error, const char* what) {
   if (error == cudaSuccess) return Status::Ok();
+  cudaGetLastError();
   return Status::Unsupported(std::string(what) + ": " + cudaGetErrorString(error));
 }
 
