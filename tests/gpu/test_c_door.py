@@ -72,7 +72,7 @@ def test_results_match_dense(case, rng):
 # Few and small: tools/sanitize.sh runs these.
 @pytest.mark.parametrize("lengths", [(65, 129), (200, 300)], ids=str)
 @pytest.mark.parametrize("head_dim", [40, 64, 128])
-@pytest.mark.parametrize("mask", ["causal", "causal_2", "two", "four"])
+@pytest.mark.parametrize("mask", ["causal", "causal_2", "two", "four", "cut_rows"])
 def test_results_in_fresh_memory_match_dense(mask, head_dim, lengths, rng):
     seqlen_q, seqlen_k = lengths
     case = AttentionCase(
@@ -86,6 +86,21 @@ def test_results_in_fresh_memory_match_dense(mask, head_dim, lengths, rng):
     inputs, mask = random_inputs(case, rng), case.make_mask(rng)
     ours = gpu.run(inputs, mask, dtype=case.dtype, fresh=True)
     assert_right(ours, inputs, mask, case.dtype)
+
+
+@pytest.mark.parametrize("head_dim", [64, 128])
+def test_blocks_of_rows_that_see_nothing_give_zeros_every_time(head_dim):
+    # Rows from 128 on see nothing, so that most blocks of the kernel have no tile to walk.
+    shape = (1, 4096, 64, head_dim)
+    query, key, value = (torch.randn(shape, device="cuda", dtype=torch.bfloat16) for _ in range(3))
+    indices = torch.full((1, 1, shape[1], 1), 128, dtype=torch.int32, device="cuda")
+    for _ in range(20):
+        out, lse = capi.forward(query, key, value, indices, True)
+        assert not bool(out[:, 128:].any())
+        assert bool(torch.isneginf(lse[:, :, 128:]).all())
+        gradients = capi.backward(query, query, key, value, out, lse, indices, True)
+        for gradient in gradients:
+            assert not bool(gradient[:, 128:].any())
 
 
 @pytest.mark.parametrize("grads", ["out", "lse"])

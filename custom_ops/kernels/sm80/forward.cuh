@@ -123,7 +123,10 @@ class ForwardBlock {
       RunChunk();
       __syncthreads();
     }
+    // Query goes out of flight with the first key; in a block without live tiles nobody waited.
+    ptx::CpAsyncCommit();
     ptx::CpAsyncWait<0>();
+    __syncthreads();
     Finish();
   }
 
