@@ -1,6 +1,6 @@
 """Speed, memory and correctness of `flashmask_attention` beside its rivals, on a CPU or a GPU.
 
-    pip install -r tools/bench/requirements.txt
+    pip install -r tools/bench/requirements.txt         (this package is installed already)
     python tools/bench/attention.py                     README's cells; 2 cores: 10 to 15 minutes
     python tools/bench/attention.py --table             markdown from the CSV
     python tools/bench/attention.py --plot FOLDER       drawings from the CSV

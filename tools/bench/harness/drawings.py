@@ -17,14 +17,15 @@ __all__ = ["draw_density", "draw_memory"]
 COLOURS = {
     "ours": "#b3261e",
     "paddle_dense": "#2a6f97",
-    "paddle_flashmask_builtin": "#61a5c2",
+    "paddle_dense_shared": "#61a5c2",
+    "paddle_flashmask_builtin": "#013a63",
     "torch_sdpa": "#e07a1f",
     "torch_flash": "#8a5a00",
     "torch_cudnn": "#3a7d44",
     "torch_flex": "#6a4c93",
     "torch_flex_flash": "#444444",
 }
-MARKERS = dict(zip(COLOURS, "osD^vPXh", strict=True))
+MARKERS = dict(zip(COLOURS, "osdD^vPXh", strict=True))
 DOTS_PER_INCH = 150
 SHAPE = ("device", "threads", "batch", "num_heads", "num_heads_k", "head_dim", "dtype")
 
