@@ -8,7 +8,7 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib import pyplot
 
-from harness.cells import BACKWARD, FORWARD
+from harness.cells import BACKWARD, FORWARD, count_threads
 from harness.results import OK
 from harness.tables import Rows, clock_of
 
@@ -98,7 +98,7 @@ def _figure(panels: int, across: str) -> tuple[Any, list[Any]]:
 
 def _title(row: dict[str, str], *, length: bool) -> str:
     at = f"S={row['seqlen']}, " if length else ""
-    threads = "" if row["threads"] == "0" else f", {row['threads']} threads"
+    threads = "" if row["threads"] == "0" else f", {count_threads(int(row['threads']))}"
     return (
         f"{at}H={row['num_heads']}, D={row['head_dim']}, {row['dtype']}, {row['device']}{threads}"
     )
