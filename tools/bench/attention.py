@@ -1,6 +1,6 @@
 """Speed, memory and correctness of `flashmask_attention` beside its rivals, on a CPU or a GPU.
 
-    pip install -r tools/bench/requirements.txt
+    pip install -r tools/bench/requirements.txt         (this package is installed already)
     python tools/bench/attention.py                     README's cells; 2 cores: 10 to 15 minutes
     python tools/bench/attention.py --table             markdown from the CSV
     python tools/bench/attention.py --plot FOLDER       drawings from the CSV
@@ -19,8 +19,8 @@ import shlex
 import sys
 
 import providers
+from harness import masks, results, tables
 from harness import options as command_line
-from harness import results, tables
 from harness.cells import Cell
 from harness.driver import Effort, run_cell
 from harness.workers import Worker
@@ -75,7 +75,9 @@ def start_worker(name: str, cell: Cell) -> Worker:
 
 def report_missing(cells: list[Cell]) -> list[str]:
     """Return a line for each provider that is asked for but not installed."""
-    wanted = dict.fromkeys((name, cell.device) for cell in cells for name in cell.providers)
+    wanted = dict.fromkeys(
+        (name, cell.device) for cell in cells for name in cell.providers if can_run(name, cell)
+    )
     lines = []
     for name, device in wanted:
         provider = providers.find(name, device)
@@ -86,6 +88,13 @@ def report_missing(cells: list[Cell]) -> list[str]:
                 f"or leave it out: --exclude {name}"
             )
     return lines
+
+
+def can_run(name: str, cell: Cell) -> bool:
+    """Tell whether a provider can do any direction of a cell, if it is installed."""
+    mask = masks.build(cell.mask, cell.seqlen)
+    provider = providers.find(name, cell.device)
+    return any(provider.impossible(cell, mask, way) is None for way in cell.directions)
 
 
 def line(row: results.Row) -> str:
