@@ -30,25 +30,24 @@ def test_all_stages_run_and_their_losses_are_equal(run):
 
 def test_dpo_starts_at_ln_2_with_margin_0(run):
     _, text, _ = run
-    assert "loss 0.693147 (ln 2 = 0.693147) to " in text
+    assert "loss at step 1: 0.693147 (ln 2 = 0.693147)" in text
     assert "margin 0.000000 to " in text
 
 
 def test_rm_prints_pair_accuracy(run):
     _, text, _ = run
-    assert re.search(r"^pair accuracy \d+\.\d% to \d+\.\d%$", text, re.MULTILINE)
+    assert re.search(r"^pair accuracy \d+\.\d% to \d+\.\d% \(means of ", text, re.MULTILINE)
 
 
 def test_each_stage_writes_a_table_and_two_pictures(run):
-    _, _, output = run
+    _, text, output = run
     assert sorted(path.name for path in output.iterdir()) == sorted(
-        ["skipped.txt"]
-        + [
-            f"{stage}_{name}"
-            for stage in ("sft", "dpo", "rm")
-            for name in ("losses.csv", "loss_curves.png", "packed_mask.png")
-        ]
+        f"{stage}_{name}"
+        for stage in ("sft", "dpo", "rm")
+        for name in ("losses.csv", "loss_curves.png", "packed_mask.png")
     )
+    assert "written to " in text
+    assert "sft_losses.csv, sft_loss_curves.png, " in text
     assert len((output / "dpo_losses.csv").read_text().splitlines()) == 3
 
 
@@ -76,5 +75,8 @@ def test_rows_too_short_for_any_answer_give_code_2(tmp_path, capsys):
 
 def test_a_stage_ends_once_its_pairs_are_learnt_by_heart(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(training.LEARNT, "rm", 10.0)
+    (tmp_path / "sft_losses.csv").touch()
     assert train.main([*ARGUMENTS, "--stages", "rm", "--output", str(tmp_path)]) == 0
-    assert " in 1 steps, learnt by heart; equal at every step" in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert "last 1 of 1 step), learnt by heart; equal at every step" in text
+    assert not (tmp_path / "sft_losses.csv").exists()  # of an earlier run
