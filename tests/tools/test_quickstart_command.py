@@ -7,6 +7,7 @@ import records
 import train
 from comparison import Step
 from cores import MAX_THREADS, idle_cores
+from records import Problem
 from report import count, ends_of, memory_line, percent, speed_line, tiles_line, write_losses
 
 TRAIN = Path(records.__file__).with_name("train.py")
@@ -49,6 +50,15 @@ def test_output_that_is_a_file_is_noticed_by_check_only(tmp_path, capsys):
         f"quickstart: --output {path}: is a file, not a folder",
         f"quickstart: --output {path}/out: {path} is a file, not a folder",
     ]
+
+
+def test_skipped_records_are_counted_and_listed(tmp_path, capsys):
+    train._report_problems([Problem("x.json", 3, "bad")], tmp_path)
+    listing = tmp_path / "skipped.txt"
+    assert listing.read_text() == "x.json:3: bad\n"
+    assert capsys.readouterr().err == (
+        f"skipped x.json:3: bad\n1 malformed record skipped, see {listing}\n"
+    )
 
 
 @pytest.mark.parametrize("stages", ["", "sft,ppo", "sft,", "SFT"])

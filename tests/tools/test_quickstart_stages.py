@@ -36,7 +36,7 @@ def test_dpo_starts_at_ln_2_with_margin_0(run):
 
 def test_rm_prints_pair_accuracy(run):
     _, text, _ = run
-    assert re.search(r"^pair accuracy \d+\.\d% to \d+\.\d% \(means of ", text, re.MULTILINE)
+    assert re.search(r"^pair accuracy \d+\.\d% to \d+\.\d% \(the first and ", text, re.MULTILINE)
 
 
 def test_each_stage_writes_a_table_and_two_pictures(run):
@@ -78,5 +78,5 @@ def test_a_stage_ends_once_its_pairs_are_learnt_by_heart(tmp_path, monkeypatch, 
     (tmp_path / "sft_losses.csv").touch()
     assert train.main([*ARGUMENTS, "--stages", "rm", "--output", str(tmp_path)]) == 0
     text = capsys.readouterr().out
-    assert "last 1 of 1 step), learnt by heart; equal at every step" in text
+    assert "(the first and the last of 1 step), learnt by heart; equal at every step" in text
     assert not (tmp_path / "sft_losses.csv").exists()  # of an earlier run

@@ -195,7 +195,8 @@ def _verdict(name: str, steps: Sequence[Step]) -> int:
     worst = max(step.relative_difference for step in steps)
     start, end, size = ends_of([step.flashmask_loss for step in steps])
     total = count(len(steps), "step")
-    means = f"means of the first and the last {size} of {total}"
+    ends = "the first and the last"
+    means = f"{ends} of {total}" if size == 1 else f"means of {ends} {size} of {total}"
     print(
         f"loss {start:.3f} to {end:.3f} ({means}){_learnt(name, last)}; "
         f"equal at every step within {LOSS_TOLERANCE:.0e} (worst {worst:.1e})"
