@@ -1,5 +1,6 @@
 """The stages end to end on a few steps: start, equality, exit code, what is written."""
 
+import json
 import re
 
 import paddle
@@ -80,3 +81,18 @@ def test_a_stage_ends_once_its_pairs_are_learnt_by_heart(tmp_path, monkeypatch, 
     text = capsys.readouterr().out
     assert "(the first and the last of 1 step), learnt by heart; equal at every step" in text
     assert not (tmp_path / "sft_losses.csv").exists()  # of an earlier run
+
+
+def test_records_left_out_come_with_the_remedy(tmp_path, capsys):
+    path = tmp_path / "x.json"
+    question = "long " * 400
+    records = [{"instruction": "q", "output": "a"}, {"instruction": question, "output": "a"}]
+    path.write_text(json.dumps(records))
+    arguments = ["--steps", "1", "--seq-len", "16", "--output", str(tmp_path / "out"), str(path)]
+    assert train.main(arguments) == 0
+    text = capsys.readouterr().out
+    assert "packed 1 sample (" in text
+    assert " into 1 row of 16: " in text
+    assert (
+        "1 left out for lack of an answer within 16 tokens (a --seq-len above 16 keeps more)"
+    ) in text
