@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import setuptools
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 from setuptools.command.install import install
@@ -35,8 +36,17 @@ try:
 except ImportError as error:
     raise SystemExit(
         f"setup_ops.py: Paddle is needed to build the operators but does not import ({error}); "
-        "install paddlepaddle or paddlepaddle-gpu first and use `pip install --no-build-isolation`."
+        "install paddlepaddle or paddlepaddle-gpu first, then run "
+        "`pip install --no-build-isolation .`"
     ) from error
+
+# pip does not look at pyproject.toml's `requires` when it builds without isolation.
+LEAST_SETUPTOOLS = 77
+if int(setuptools.__version__.split(".")[0]) < LEAST_SETUPTOOLS:
+    raise SystemExit(
+        f"setup_ops.py: setuptools {LEAST_SETUPTOOLS} or newer is needed, found "
+        f'{setuptools.__version__}: pip install -U "setuptools>={LEAST_SETUPTOOLS}"'
+    )
 
 ROOT = Path(__file__).resolve().parent
 sys.path.insert(0, str(ROOT / "tools"))

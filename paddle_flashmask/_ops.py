@@ -13,12 +13,17 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
 import paddle
 from paddle.base.framework import OpProtoHolder
-from paddle.utils.cpp_extension.extension_utils import load_op_meta_info_and_register_op
+
+with warnings.catch_warnings():
+    # It looks for a compiler cache, which matters to those who build only.
+    warnings.filterwarnings("ignore", message="No ccache found")
+    from paddle.utils.cpp_extension.extension_utils import load_op_meta_info_and_register_op
 
 OP_NAME = "paddle_flashmask_attention"
 FOLDER = Path(__file__).resolve().parent
@@ -179,6 +184,11 @@ def _load() -> ctypes.CDLL:
 def _library_path() -> Path:
     # An in-place build is called _custom_ops_pd_.so, one in a wheel _custom_ops.so.
     found = sorted(FOLDER.glob("_custom_ops*.so"))
+    if not found and (FOLDER.parent / "setup_ops.py").exists():
+        raise ImportError(
+            f"{FOLDER} is the source tree, where nothing was built, and hides an installed copy: "
+            "run from another folder, or build in place: pip install --no-build-isolation -e ."
+        )
     if not found:
         raise ImportError(f"paddle_flashmask has no operator library in {FOLDER}; {BUILD_HINT}")
     if len(found) > 1:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
 import paddle
 from paddle import Tensor
 from paddle.nn import functional
@@ -69,6 +70,7 @@ def sft_loss(logits: Tensor, labels: Tensor, loss_weights: Tensor | None = None)
     Raises:
         ValueError: shapes do not fit.
     """
+    _check_rank("logits", logits, "[B, S, V]", 3)
     _check_shape("labels", labels, logits.shape[:2])
     if loss_weights is not None:
         _check_shape("loss_weights", loss_weights, logits.shape[:2])
@@ -118,9 +120,9 @@ def answer_log_probs(
     Raises:
         ValueError: shapes do not fit.
     """
-    count = target_rows.shape
     _check_rank("logits", logits, "[B, S, V]", 3)
     _check_rank("target_rows", target_rows, "[M]", 1)
+    count = target_rows.shape
     _check_shape("target_positions", target_positions, count)
     _check_shape("target_ids", target_ids, count)
     _check_shape("target_answers", target_answers, count)
@@ -150,6 +152,7 @@ def answer_scores(values: Tensor, answer_rows: Tensor, score_positions: Tensor) 
     if len(values.shape) == 3 and values.shape[-1] == 1:
         values = values.squeeze(-1)
     _check_rank("values", values, "[B, S] or [B, S, 1]", 2)
+    _check_rank("answer_rows", answer_rows, "[N]", 1)
     _check_shape("score_positions", score_positions, answer_rows.shape)
     places = paddle.stack([answer_rows, score_positions], axis=1)
     return paddle.gather_nd(values, places).astype("float32")
@@ -277,6 +280,7 @@ def pair_accuracy(margins: Tensor) -> Tensor:
 
 
 def _differences(values: Tensor, pairs: Tensor) -> Tensor:
+    _check_tensor("pairs", pairs)
     if len(pairs.shape) != 2 or pairs.shape[1] != 2 or pairs.shape[0] == 0:
         raise ValueError(f"pairs must be [P, 2] with P >= 1; got shape {list(pairs.shape)}")
     return paddle.gather(values, pairs[:, 0]) - paddle.gather(values, pairs[:, 1])
@@ -293,12 +297,21 @@ def _mean(losses: Tensor, groups: Tensor | None) -> Tensor:
     return (losses * weights).sum() / weights.sum()
 
 
+def _check_tensor(name: str, value: object) -> None:
+    if isinstance(value, np.ndarray):
+        raise TypeError(f"{name} must be a paddle.Tensor; got a numpy array: use paddle.to_tensor")
+    if not hasattr(value, "shape"):
+        raise TypeError(f"{name} must be a paddle.Tensor; got {type(value).__name__}")
+
+
 def _check_rank(name: str, tensor: Tensor, form: str, rank: int) -> None:
+    _check_tensor(name, tensor)
     if len(tensor.shape) != rank:
         raise ValueError(f"{name} must be {form}; got shape {list(tensor.shape)}")
 
 
 def _check_shape(name: str, tensor: Tensor, shape: list[int]) -> None:
+    _check_tensor(name, tensor)
     if list(tensor.shape) != list(shape):
         raise ValueError(f"{name} must have shape {list(shape)}; got {list(tensor.shape)}")
 

@@ -9,8 +9,14 @@ from __future__ import annotations
 import argparse
 import ast
 import importlib
+import importlib.util
 import pkgutil
+import sys
+from pathlib import Path
 from typing import Any
+
+if importlib.util.find_spec("paddle_flashmask") is None:  # recipes need numpy alone, no build
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import paddle_flashmask.recipes
 from paddle_flashmask.indices import ColumnMask, to_dense
@@ -50,11 +56,17 @@ def draw(mask: ColumnMask) -> str:
 def main() -> None:
     """Draw the recipe that the command line names: its examples, or one with given arguments."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n", maxsplit=1)[0])
-    parser.add_argument("recipe", choices=recipe_names())
+    parser.add_argument(
+        "recipe",
+        choices=recipe_names(),
+        metavar="recipe",
+        help=f"one of {', '.join(recipe_names())}",
+    )
     parser.add_argument(
         "arguments",
         nargs="*",
         type=parse_argument,
+        default=[],  # with a default argparse does not call them required
         metavar="name=value",
         help="arguments of the recipe as Python literals; none draws its examples",
     )

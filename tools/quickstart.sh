@@ -12,13 +12,14 @@
 set -euo pipefail
 
 readonly EXIT_MISSING=3
-readonly MAX_THREADS=8 # the model is too small for more
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 readonly root venv="$root/.venv"
-readonly log="$venv/quickstart.log" stamp="$venv/quickstart_build"
+readonly requirements_log=.venv/quickstart_requirements.log
+readonly build_log=.venv/quickstart_build.log load_log=.venv/quickstart_load.log
+readonly stamp="$venv/quickstart_build"
 
-fail() {
-    printf 'quickstart: %s\n' "$1" >&2
+fail() { # words of the message
+    printf 'quickstart: %s\n' "$*" >&2
     exit "$EXIT_MISSING"
 }
 
@@ -42,9 +43,17 @@ find_python() {
     fail "Python 3.10, 3.11 or 3.12 was not found; install one, or set PYTHON to its path"
 }
 
+version_of() { # interpreter
+    "$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])'
+}
+
 make_venv() { # interpreter
+    local own
     if [[ -e "$venv" || -L "$venv" ]]; then
         if is_usable "$venv/bin/python" && "$venv/bin/python" -m pip --version >/dev/null 2>&1; then
+            own="$(version_of "$venv/bin/python")"
+            [[ -z "${PYTHON:-}" || "$own" == "$(version_of "$1")" ]] ||
+                fail ".venv has Python $own; remove it to use PYTHON=$PYTHON"
             return
         fi
         printf 'quickstart: .venv does not work, making it anew\n'
@@ -56,55 +65,59 @@ make_venv() { # interpreter
 }
 
 install_requirements() {
-    printf 'quickstart: installing requirements (log: .venv/quickstart.log)\n'
+    printf 'quickstart: checking requirements (log: %s)\n' "$requirements_log"
     "$venv/bin/python" -m pip install --disable-pip-version-check \
-        -r "$root/tools/quickstart/requirements.txt" >"$log" 2>&1 ||
-        fail "requirements could not be installed; is the network reachable? $(last_error)"
+        -r "$root/tools/quickstart/requirements.txt" >"$root/$requirements_log" 2>&1 ||
+        fail "requirements could not be installed; is the network reachable?" \
+            "$(last_error "$requirements_log")"
 }
 
-last_error() {
-    grep -i '^error' "$log" | tail -n 1 || tail -n 1 "$log"
+# Our build says what is wrong in a line of its own; pip's last error only says that it failed.
+last_error() { # log
+    grep -oi 'setup_ops\.py: .*' "$root/$1" | tail -n 1 | grep . ||
+        grep -i '^error' "$root/$1" | tail -n 1 | grep . || tail -n 1 "$root/$1"
 }
 
 checksum_of_sources() {
     (cd "$root" && {
-        "$venv/bin/python" --version
+        "$venv/bin/python" --version 2>/dev/null
         find custom_ops setup_ops.py pyproject.toml tools/build_backend.py -type f -print0 |
             LC_ALL=C sort -z | xargs -0 cksum
     } | cksum)
 }
 
+is_current() {
+    [[ -f "$stamp" && "$(<"$stamp")" == "$(checksum_of_sources)" ]]
+}
+
+check_compiler() {
+    local compiler="${CXX:-c++}"
+    is_current || command -v "${compiler%% *}" >/dev/null 2>&1 ||
+        fail "no C++ compiler $compiler; install g++ or set CXX"
+}
+
 build() {
-    local sum compiler="${CXX:-c++}"
-    sum="$(checksum_of_sources)"
-    if [[ -f "$stamp" && "$(<"$stamp")" == "$sum" ]] && is_built; then
+    local sum
+    if is_current && is_built; then
         return
     fi
-    command -v "${compiler%% *}" >/dev/null 2>&1 ||
-        fail "no C++ compiler $compiler; install g++ or set CXX"
-    printf 'quickstart: building the operator (about a minute)\n'
+    "$venv/bin/python" -c 'import paddle' >"$root/$load_log" 2>&1 ||
+        fail "Paddle in .venv does not import ($(tail -n 1 "$root/$load_log"));" \
+            "remove .venv and run again"
+    printf 'quickstart: building the operator (about a minute; log: %s)\n' "$build_log"
     rm -f "$stamp"
+    sum="$(checksum_of_sources)"
     "$venv/bin/python" -m pip install --disable-pip-version-check --no-build-isolation -e "$root" \
-        >"$log" 2>&1 ||
-        fail "the operator could not be built, see .venv/quickstart.log: $(last_error)"
-    is_built || fail "the operator was built but does not load: $(tail -n 1 "$log")"
+        >"$root/$build_log" 2>&1 ||
+        fail "the operator could not be built, see $build_log: $(last_error "$build_log")"
+    is_built ||
+        fail "the operator was built but does not load: $(tail -n 1 "$root/$load_log")"
     printf '%s' "$sum" >"$stamp"
 }
 
 is_built() {
     (cd / && "$venv/bin/python" -c 'import paddle_flashmask; paddle_flashmask.load_ops()') \
-        >"$log" 2>&1
-}
-
-# Paddle on a core that others use waits at every barrier: two threads on two busy cores took twice
-# the time of one. So only idle cores count.
-idle_cores() {
-    local load idle
-    read -r load _ </proc/loadavg
-    idle=$(($(nproc) - ${load%.*}))
-    ((idle >= 1)) || idle=1
-    ((idle <= MAX_THREADS)) || idle=$MAX_THREADS
-    printf '%s' "$idle"
+        >"$root/$load_log" 2>&1
 }
 
 main() {
@@ -116,11 +129,11 @@ main() {
         fi
     done
     "$python" "$root/tools/quickstart/train.py" --check-only "$@"
+    check_compiler
     make_venv "$python"
     install_requirements
     build
-    export OMP_NUM_THREADS="${OMP_NUM_THREADS:-$(idle_cores)}"
-    exec "$venv/bin/python" -W 'ignore:No ccache found' "$root/tools/quickstart/train.py" "$@"
+    exec "$venv/bin/python" "$root/tools/quickstart/train.py" "$@"
 }
 
 main "$@"

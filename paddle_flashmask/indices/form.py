@@ -64,9 +64,11 @@ def check_form(
         )
     widths = CAUSAL_WIDTHS if causal else NON_CAUSAL_WIDTHS
     if shape[3] != -1 and shape[3] not in widths:
+        is_of_other = shape[3] in (*CAUSAL_WIDTHS, *NON_CAUSAL_WIDTHS)
+        hint = f"; is causal={not causal} meant?" if is_of_other else ""
         raise ValueError(
             f"{name} must have last axis {widths[0]} or {widths[1]} with causal={bool(causal)}; "
-            f"got {shape[3]} in shape {list(shape)}"
+            f"got {shape[3]} in shape {list(shape)}{hint}"
         )
     if not _same(shape[0], batch):
         raise ValueError(
@@ -84,8 +86,8 @@ def check_form(
         raise ValueError(f"{name} must have at least 1 mask head; got shape {list(shape)}")
     if not _same(shape[2], seqlen_k):
         raise ValueError(
-            f"{name} must have one column per key, {seqlen_k}; "
-            f"got {shape[2]} in shape {list(shape)}"
+            f"{name} must have one column per key, {seqlen_k} (key is [batch, seqlen, heads, "
+            f"head_dim]); got {shape[2]} in shape {list(shape)}"
         )
 
 

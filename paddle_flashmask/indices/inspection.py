@@ -23,8 +23,6 @@ from paddle_flashmask.indices._visibility_rules import (
 from paddle_flashmask.indices._window_rules import find_windows
 from paddle_flashmask.indices.findings import Finding, Inspected, Report
 from paddle_flashmask.indices.form import (
-    CAUSAL_WIDTHS,
-    NON_CAUSAL_WIDTHS,
     Int64Array,
     check_form,
     check_seqlen_q,
@@ -181,12 +179,7 @@ def _find_wrong_form(shape: tuple[int, ...], *, causal: bool) -> list[Finding]:
     try:
         check_form(shape, "int32", causal=causal)
     except ValueError as error:
-        own, other = CAUSAL_WIDTHS, NON_CAUSAL_WIDTHS
-        if not causal:
-            own, other = other, own
-        is_of_other = shape[-1:] in {(width,) for width in set(other) - set(own)}
-        hint = f"; is causal={not causal} meant?" if is_of_other else ""
-        return [Finding("form", "error", f"{error}{hint}")]
+        return [Finding("form", "error", str(error))]
     return []
 
 

@@ -216,8 +216,7 @@ def test_wheel_holds_sources_library_and_description_only(project, tmp_path):
     assert done.returncode == 0, done.stdout
     with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as wheel:
         content = {name: wheel.read(name) for name in wheel.namelist()}
-    sources = (project / PACKAGE).rglob("*.py*")
-    expected = {path.relative_to(project) for path in sources if "__pycache__" not in path.parts}
+    expected = {path.relative_to(project) for path in (project / PACKAGE).rglob("*.py")}
     expected |= {Path(PACKAGE, name) for name in (LIBRARY, BUILD_INFO, "py.typed")}
     assert {Path(name) for name in content if ".dist-info/" not in name} == expected
     for name, data in content.items():

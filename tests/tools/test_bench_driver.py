@@ -153,6 +153,18 @@ def test_what_is_not_installed_is_named_with_its_remedy(fakes, capsys, tmp_path)
     assert not (tmp_path / "x.csv").exists()
 
 
+def test_what_can_do_nothing_here_need_not_be_installed(fakes):
+    class Impossible(FakeProvider):
+        modules = ("no_such_module",)
+
+        @classmethod
+        def impossible(cls, cell, mask, direction):
+            return "never"
+
+    fakes["torch_sdpa"] = Impossible
+    assert attention.report_missing([cell(providers=("ours", "torch_sdpa"))]) == []
+
+
 def test_every_provider_can_be_named_without_its_framework():
     for device, names in providers.ON_DEVICE.items():
         for name in [*names, *providers.OPTIONAL[device]]:

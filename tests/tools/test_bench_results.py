@@ -119,6 +119,7 @@ def test_table_compares_cpu_times(tmp_path):
     text = tables.markdown(as_read(full_set(), tmp_path))
     assert "| S | mask | density | ms | GFLOP/s per core | torch_sdpa |" in text
     assert "| 300 | causal_document:n=3 |" in text
+    assert text.startswith("a processor, 1 thread, float32, B=2, H=4:2, D=8; CPU time")
     assert "| 2 / 2 |" in text
     assert text.endswith("| 4.0x / 4.0x |")
 

@@ -43,6 +43,19 @@ def test_heads_are_drawn_one_below_the_other():
     assert done.stdout.endswith("# .\n. #\n\n# .\n# #\n\n")
 
 
+def test_a_clone_draws_without_an_installed_package(tmp_path):
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "tools" / "draw_mask.py"), "causal", "seq_len=1"],
+        cwd=tmp_path,
+        env={name: text for name, text in os.environ.items() if name != "PYTHONPATH"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("\n#\n\n")
+
+
 @pytest.mark.parametrize("name", recipe_names())
 def test_examples_are_drawn_under_their_names(name):
     done = draw(name)
@@ -63,6 +76,7 @@ def test_examples_are_drawn_under_their_names(name):
         (["sft", "length=[3]"], "got an unexpected keyword argument 'length'"),
         (["causal", "seq_len=101"], "seq_len must be at most 100 to be drawn; got 101"),
         (["swa"], "invalid choice: 'swa'"),
+        ([], "error: the following arguments are required: recipe\n"),
     ],
 )
 def test_bad_command_line_is_refused_in_one_sentence(arguments, message):

@@ -1,5 +1,6 @@
 """The stages end to end on a few steps: start, equality, exit code, what is written."""
 
+import json
 import re
 
 import paddle
@@ -30,25 +31,24 @@ def test_all_stages_run_and_their_losses_are_equal(run):
 
 def test_dpo_starts_at_ln_2_with_margin_0(run):
     _, text, _ = run
-    assert "loss 0.693147 (ln 2 = 0.693147) to " in text
+    assert "loss at step 1: 0.693147 (ln 2 = 0.693147)" in text
     assert "margin 0.000000 to " in text
 
 
 def test_rm_prints_pair_accuracy(run):
     _, text, _ = run
-    assert re.search(r"^pair accuracy \d+\.\d% to \d+\.\d%$", text, re.MULTILINE)
+    assert re.search(r"^pair accuracy \d+\.\d% to \d+\.\d% \(the first and ", text, re.MULTILINE)
 
 
 def test_each_stage_writes_a_table_and_two_pictures(run):
-    _, _, output = run
+    _, text, output = run
     assert sorted(path.name for path in output.iterdir()) == sorted(
-        ["skipped.txt"]
-        + [
-            f"{stage}_{name}"
-            for stage in ("sft", "dpo", "rm")
-            for name in ("losses.csv", "loss_curves.png", "packed_mask.png")
-        ]
+        f"{stage}_{name}"
+        for stage in ("sft", "dpo", "rm")
+        for name in ("losses.csv", "loss_curves.png", "packed_mask.png")
     )
+    assert "written to " in text
+    assert "sft_losses.csv, sft_loss_curves.png, " in text
     assert len((output / "dpo_losses.csv").read_text().splitlines()) == 3
 
 
@@ -76,5 +76,23 @@ def test_rows_too_short_for_any_answer_give_code_2(tmp_path, capsys):
 
 def test_a_stage_ends_once_its_pairs_are_learnt_by_heart(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(training.LEARNT, "rm", 10.0)
+    (tmp_path / "sft_losses.csv").touch()
     assert train.main([*ARGUMENTS, "--stages", "rm", "--output", str(tmp_path)]) == 0
-    assert " in 1 steps, learnt by heart; equal at every step" in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert "(the first and the last of 1 step), learnt by heart; equal at every step" in text
+    assert not (tmp_path / "sft_losses.csv").exists()  # of an earlier run
+
+
+def test_records_left_out_come_with_the_remedy(tmp_path, capsys):
+    path = tmp_path / "x.json"
+    question = "long " * 400
+    records = [{"instruction": "q", "output": "a"}, {"instruction": question, "output": "a"}]
+    path.write_text(json.dumps(records))
+    arguments = ["--steps", "1", "--seq-len", "16", "--output", str(tmp_path / "out"), str(path)]
+    assert train.main(arguments) == 0
+    text = capsys.readouterr().out
+    assert "packed 1 sample (" in text
+    assert " into 1 row of 16: " in text
+    assert (
+        "1 left out for lack of an answer within 16 tokens (a --seq-len above 16 keeps more)"
+    ) in text

@@ -1,6 +1,6 @@
 """Speed, memory and correctness of `flashmask_attention` beside its rivals, on a CPU or a GPU.
 
-    pip install -r tools/bench/requirements.txt
+    pip install -r tools/bench/requirements.txt         (this package is installed already)
     python tools/bench/attention.py                     README's cells; 2 cores: 10 to 15 minutes
     python tools/bench/attention.py --table             markdown from the CSV
     python tools/bench/attention.py --plot FOLDER       drawings from the CSV
@@ -9,23 +9,25 @@
 
 Every provider runs in a process of its own with the same inputs and threads, and is checked against
 float64 before it is timed. Providers take turns; reported are medians and percentiles 20 and 80.
-Exit code 1: ours was wrong, or a provider failed; 2: one is not installed.
+Exit code 1: ours was wrong, or a provider failed; 2: one is not installed, or an
+argument or the CSV cannot be used.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import shlex
 import sys
 
 import providers
+from harness import masks, results, tables
 from harness import options as command_line
-from harness import results, tables
 from harness.cells import Cell
 from harness.driver import Effort, run_cell
 from harness.workers import Worker
 
-FAILED, NOT_INSTALLED = 1, 2
+FAILED, NOT_USABLE = 1, 2
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -34,13 +36,17 @@ def main(arguments: list[str] | None = None) -> int:
     if options.table or options.plot:
         return show(options)
     cells = command_line.cells(options)
+    wrong = report_wrong(cells)
+    if wrong is not None:
+        print(f"attention.py: ERROR: {wrong}", file=sys.stderr)
+        return NOT_USABLE
     if options.list:
         print(*cells, sep="\n")
         return 0
     missing = report_missing(cells)
     if missing:
         print(*missing, sep="\n", file=sys.stderr)
-        return NOT_INSTALLED
+        return NOT_USABLE
     given = sys.argv[1:] if arguments is None else arguments
     origin = results.source(shlex.join(["python", "tools/bench/attention.py", *given]))
     effort = Effort(options.turns, options.seconds)
@@ -57,15 +63,31 @@ def main(arguments: list[str] | None = None) -> int:
 
 def show(options: argparse.Namespace) -> int:
     """Print the table or draw, from the CSV."""
-    rows = results.read(options.csv)
-    if options.table:
-        print(tables.markdown(rows))
-    if options.plot:
-        from harness import drawings
+    try:
+        rows = results.read(options.csv)
+        if options.table:
+            print(tables.markdown(rows))
+        if options.plot:
+            if importlib.util.find_spec("matplotlib") is None:
+                raise ValueError("--plot needs matplotlib: pip install matplotlib")
+            from harness import drawings
 
-        for draw in (drawings.draw_density, drawings.draw_memory):
-            print(*draw(options.plot, rows), sep="\n")
+            for draw in (drawings.draw_density, drawings.draw_memory):
+                print(*draw(options.plot, rows), sep="\n")
+    except ValueError as error:
+        print(f"attention.py: ERROR: {error}", file=sys.stderr)
+        return NOT_USABLE
     return 0
+
+
+def report_wrong(cells: list[Cell]) -> str | None:
+    """Return why a mask cannot be built, or None if all can."""
+    for cell in cells:
+        try:
+            masks.build(cell.mask, cell.seqlen)
+        except (ValueError, TypeError, SyntaxError) as error:
+            return f"--masks {cell.mask}, S={cell.seqlen}: {error}"
+    return None
 
 
 def start_worker(name: str, cell: Cell) -> Worker:
@@ -75,7 +97,9 @@ def start_worker(name: str, cell: Cell) -> Worker:
 
 def report_missing(cells: list[Cell]) -> list[str]:
     """Return a line for each provider that is asked for but not installed."""
-    wanted = dict.fromkeys((name, cell.device) for cell in cells for name in cell.providers)
+    wanted = dict.fromkeys(
+        (name, cell.device) for cell in cells for name in cell.providers if can_run(name, cell)
+    )
     lines = []
     for name, device in wanted:
         provider = providers.find(name, device)
@@ -86,6 +110,13 @@ def report_missing(cells: list[Cell]) -> list[str]:
                 f"or leave it out: --exclude {name}"
             )
     return lines
+
+
+def can_run(name: str, cell: Cell) -> bool:
+    """Tell whether a provider can do any direction of a cell, if it is installed."""
+    mask = masks.build(cell.mask, cell.seqlen)
+    provider = providers.find(name, cell.device)
+    return any(provider.impossible(cell, mask, way) is None for way in cell.directions)
 
 
 def line(row: results.Row) -> str:

@@ -11,6 +11,7 @@ tokens. Linux only (reads VmHWM).
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import subprocess
 import sys
 from pathlib import Path
@@ -64,6 +65,12 @@ def main() -> None:
     if options.one:
         print(measure(options.lengths[0], options.heads, options.head_dim, options.dtype))
         return
+    for name, install in (
+        ("paddle", "pip install paddlepaddle"),
+        ("paddle_flashmask", "pip install --no-build-isolation . in the repository"),
+    ):
+        if importlib.util.find_spec(name) is None:
+            parser.error(f"{name} is not installed: {install}")
     print(f"{'S':>8} {'peak MiB':>10} {'tensors MiB':>12} {'dense scores MiB':>17}")
     for length in options.lengths:
         command = [sys.executable, __file__, "--one", "--lengths", str(length)]

@@ -10,9 +10,10 @@ from chat_formats import Conversation, RecordError, conversation_of
 from preference_formats import Preference, is_preference, preference_of
 from records import InputError, Problem, read_records
 
-__all__ = ["STAGES", "FileUse", "Inputs", "load_inputs", "plan_stages"]
+__all__ = ["RESULTS", "STAGES", "FileUse", "Inputs", "load_inputs", "plan_stages"]
 
 STAGES = ("sft", "dpo", "rm")
+RESULTS = ("losses.csv", "loss_curves.png", "packed_mask.png")  # files of each stage
 KIND_OF_STAGE = {"sft": "conversation", "dpo": "preference", "rm": "preference"}
 FITTING = {
     "conversation": "alpaca, messages, conversations or ERNIEKit records",

@@ -12,24 +12,65 @@ from comparison import LOSS_TOLERANCE, Step
 from matplotlib import pyplot
 from matplotlib.colors import ListedColormap
 from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
 
 from paddle_flashmask.indices import to_dense
 from paddle_flashmask.packing import PackedRows
 
-__all__ = ["draw_losses", "draw_mask", "memory_line", "speed_line", "tiles_line", "write_losses"]
+__all__ = [
+    "count",
+    "draw_losses",
+    "draw_mask",
+    "ends_of",
+    "memory_line",
+    "percent",
+    "speed_line",
+    "tiles_line",
+    "write_losses",
+]
 
 SMALLEST_DRAWN = 1e-10  # a difference of exactly 0 has no place on a logarithmic axis
 DOTS_PER_INCH = 150
 MASKED, VISIBLE, PADDING = 0, 1, 2
 COLOURS = ("#f4f4f4", "#2a6f97", "#d9c9a3")
 KIB = 1024
+FEW_STEPS = 10  # up to these a curve shows its points
+QUARTER = 4
+TILE = 64  # rows and columns of the tiles that the operator counts on a CPU
 
 
-def write_losses(path: Path, steps: Sequence[Step]) -> None:
-    """Write one line per step."""
+def count(number: int, noun: str) -> str:
+    """Return "1 row", "2 rows"."""
+    return f"{number} {noun}" + "s" * (number != 1)
+
+
+def percent(share: float) -> str:
+    """Return a share with three digits that count, however small it is."""
+    return f"{100 * share:.3g}%"
+
+
+def ends_of(values: Sequence[float]) -> tuple[float, float, int]:
+    """Return the means of the first and the last quarter, and how many values each has.
+
+    Single batches differ more from each other than training changes them.
+    """
+    size = max(1, len(values) // QUARTER)
+    return float(np.mean(values[:size])), float(np.mean(values[-size:])), size
+
+
+def write_losses(path: Path, steps: Sequence[Step], watched: str | None = None) -> None:
+    """Write one line per step.
+
+    Args:
+        path: of the CSV.
+        steps: what they measured.
+        watched: name of what the steps watch beside the loss; None if they watch nothing.
+    """
+    last = [] if watched is None else [watched.replace(" ", "_")]
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
-        writer.writerow([*Step._fields, "relative_difference"])
+        names = [name for name in Step._fields if name not in ("number", "watched")]
+        writer.writerow(["step", *names, "relative_difference", *last])
         for step in steps:
             writer.writerow(
                 [
@@ -39,8 +80,8 @@ def write_losses(path: Path, steps: Sequence[Step]) -> None:
                     f"{step.dense_loss:.8f}",
                     f"{step.flashmask_seconds:.4f}",
                     f"{step.dense_seconds:.4f}",
-                    "" if step.watched is None else f"{step.watched:.8f}",
                     f"{step.relative_difference:.3e}",
+                    *(f"{step.watched:.8f}" for _ in last),
                 ]
             )
 
@@ -60,8 +101,11 @@ def speed_line(steps: Sequence[Step]) -> str:
 def tiles_line(skipped: int, partial: int, full: int, direction: str) -> str:
     """Return how many tiles of the mask a kernel visited, from its own counters."""
     visited, total = partial + full, skipped + partial + full
-    share = f"{visited / total:.1%}" if total else "none"
-    return f"tiles visited, {direction}: {visited} of {total} ({share}; {partial} partly masked)"
+    share = percent(visited / total) if total else "none"
+    return (
+        f"tiles visited, {direction}: {visited} of {total} ({share}; {partial} partly masked), "
+        f"over all steps, layers and heads; a tile is {TILE} x {TILE} cells"
+    )
 
 
 def memory_line(batch: int, seqlen: int, num_heads: int, num_layers: int) -> str:
@@ -73,12 +117,12 @@ def memory_line(batch: int, seqlen: int, num_heads: int, num_layers: int) -> str
         "attention memory per batch (computed from shapes): "
         f"indices {indices / KIB:.1f} KiB (4 B S bytes); "
         f"dense mask {dense_mask / KIB:.0f} KiB (B S S bytes) and "
-        f"score matrices {scores / KIB:.0f} KiB (4 B Hq S S bytes in each of {num_layers} layers)"
+        f"score matrices {scores / KIB:.0f} KiB ({num_layers} layers x 4 B Hq S S bytes)"
     )
 
 
-def draw_mask(path: Path, packed: PackedRows) -> None:
-    """Draw the mask of the row that holds the most samples."""
+def draw_mask(path: Path, packed: PackedRows, noun: str = "sample") -> None:
+    """Draw the mask of the row that holds the most samples, called by the noun."""
     mpl.use("Agg")
     row = max(range(len(packed)), key=lambda number: len(packed.row_placements(number)))
     indices = packed.build([row])["attn_mask_startend_row_indices"]
@@ -93,12 +137,14 @@ def draw_mask(path: Path, packed: PackedRows) -> None:
     axes.imshow(picture, cmap=colours, vmin=MASKED, vmax=PADDING, interpolation="nearest")
     axes.set_xlabel("key column (position in the row)")
     axes.set_ylabel("query row (position in the row)")
-    noun = "sample" if len(places) == 1 else "samples"
-    axes.set_title(f"Packed row {row}: {len(places)} {noun}, {visible.mean():.1%} of cells visible")
-    names = ("masked", "visible", "padding")
+    axes.set_title(
+        f"Packed row {row + 1} of {len(packed)}: {count(len(places), noun)}, "
+        f"{percent(visible.mean())} of cells visible"
+    )
+    names = ("masked", "visible", "padding") if end < packed.seq_len else ("masked", "visible")
     handles = [
         Patch(facecolor=colour, edgecolor="#666666", label=name)
-        for colour, name in zip(COLOURS, names, strict=True)
+        for colour, name in zip(COLOURS, names, strict=False)
     ]
     figure.legend(handles=handles, loc="outside lower center", ncols=len(names), frameon=False)
     figure.savefig(path, dpi=DOTS_PER_INCH)
@@ -114,18 +160,23 @@ def draw_losses(path: Path, steps: Sequence[Step], title: str) -> None:
     )
     flashmask = [step.flashmask_loss for step in steps]
     dense = [step.dense_loss for step in steps]
-    upper.plot(numbers, flashmask, color=COLOURS[1], linewidth=4, label="flashmask_attention")
-    upper.plot(numbers, dense, color="#e07a1f", linewidth=1.4, linestyle="--", label="dense mask")
+    marker = "o" if len(steps) <= FEW_STEPS else ""
+    wide = {"linewidth": 4, "marker": marker, "markersize": 9, "label": "flashmask_attention"}
+    upper.plot(numbers, flashmask, color=COLOURS[1], **wide)
+    narrow = {"linewidth": 1.4, "marker": marker, "markersize": 4, "label": "dense mask"}
+    upper.plot(numbers, dense, color="#e07a1f", linestyle="--", **narrow)
+    upper.ticklabel_format(axis="y", useOffset=False)
     upper.set_ylabel("mean loss (nats)")
     upper.set_title(f"{title}:\nsame model, same batches, two attentions")
-    upper.legend(frameon=False)
     drawn = [max(SMALLEST_DRAWN, step.relative_difference) for step in steps]
     lower.semilogy(numbers, drawn, "o", color="#444444", markersize=3, label="difference")
     lower.axhline(LOSS_TOLERANCE, color="#b3261e", linewidth=1, label=f"limit {LOSS_TOLERANCE:.0e}")
     lower.set_ylim(SMALLEST_DRAWN / 2, max(5 * LOSS_TOLERANCE, 2 * max(drawn)))
     lower.set_xlabel("step")
     lower.set_ylabel(f"relative difference\n(0 drawn as {SMALLEST_DRAWN:.0e})")
-    lower.legend(frameon=False, loc="upper right", bbox_to_anchor=(1, 0.9))
+    lower.xaxis.set_major_locator(MaxNLocator(integer=True))
+    # Below the axes, where no point can lie.
+    figure.legend(loc="outside lower center", ncols=4, frameon=False)
     for axes in (upper, lower):
         axes.grid(alpha=0.25)
     figure.savefig(path, dpi=DOTS_PER_INCH)

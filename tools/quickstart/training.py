@@ -20,10 +20,20 @@ from comparison import (
     epochs,
 )
 from decoder import DecoderConfig
-from inputs import Inputs
+from inputs import RESULTS, Inputs
 from numpy.typing import NDArray
 from paddle import Tensor
-from report import draw_losses, draw_mask, memory_line, speed_line, tiles_line, write_losses
+from report import (
+    count,
+    draw_losses,
+    draw_mask,
+    ends_of,
+    memory_line,
+    percent,
+    speed_line,
+    tiles_line,
+    write_losses,
+)
 from stages import (
     LEARNT,
     OBJECTIVES,
@@ -46,6 +56,7 @@ TITLES = {
     "dpo": "direct preference optimisation against a frozen copy of the start",
     "rm": "reward model with a score head",
 }
+NOUNS = {"sft": "sample", "dpo": "group", "rm": "group"}  # a group: a prompt and its answers
 WATCHED = {"dpo": "margin", "rm": "pair accuracy"}
 
 
@@ -62,28 +73,34 @@ def run(stages: Sequence[str], inputs: Inputs, options: argparse.Namespace, outp
     config = DecoderConfig(vocab_size=tokenizer.vocab_size)
     ready = [prepare(name, inputs, tokenizer, options.seq_len) for name in stages]
     code, weights = 0, None
+    written: list[str] = []
     for stage in ready:
         print(f"\n== {stage.name}: {TITLES[stage.name]}")
         print(_packed_line(stage))
-        draw_mask(output / f"{stage.name}_packed_mask.png", stage.packed)
+        names = [f"{stage.name}_{result}" for result in RESULTS]
+        table, curves, mask = (output / name for name in names)
+        draw_mask(mask, stage.packed, NOUNS[stage.name])
         steps, trained = _train(stage, config, weights, options)
-        write_losses(output / f"{stage.name}_losses.csv", steps)
-        draw_losses(output / f"{stage.name}_loss_curves.png", steps, TITLES[stage.name])
+        write_losses(table, steps, WATCHED.get(stage.name))
+        draw_losses(curves, steps, TITLES[stage.name])
+        written += names
         _print_numbers(stage.packed, steps, config, _batch_size(stage, options))
         code = max(code, _verdict(stage.name, steps))
         if stage.name == "sft":
             weights = trained
-    print(f"\nwritten to {output}, per stage: losses.csv, loss_curves.png, packed_mask.png")
+    print(f"\nwritten to {output}: {', '.join(written)}")
     return code
 
 
 def _packed_line(stage: Stage) -> str:
-    counts = stage.packed.statistics
+    counts, seq_len = stage.packed.statistics, stage.packed.seq_len
+    more = f" (a --seq-len above {seq_len} keeps more)" if stage.left_out else ""
     return (
-        f"packed {counts.samples - counts.dropped} samples ({counts.tokens} tokens, "
-        f"{counts.trained_tokens} trained) into {counts.rows} rows of {stage.packed.seq_len}: "
-        f"{counts.padding_fraction:.1%} padding, {counts.truncated} truncated, "
-        f"{stage.left_out} left out for lack of an answer within {stage.packed.seq_len} tokens"
+        f"packed {count(counts.samples - counts.dropped, NOUNS[stage.name])} "
+        f"({count(counts.tokens, 'token')}, {counts.trained_tokens} trained) into "
+        f"{count(counts.rows, 'row')} of {seq_len}: "
+        f"{percent(counts.padding_fraction)} padding, {counts.truncated} truncated, "
+        f"{stage.left_out} left out for lack of an answer within {seq_len} tokens{more}"
     )
 
 
@@ -114,7 +131,8 @@ def _train(
     _ops.reset_tile_counters()
     batches = epochs(packed, _batch_size(stage, options), options.seed)
     steps: list[Step] = []
-    with tqdm(total=options.steps, unit="step", file=sys.stderr) as bar:
+    # disable=None: no bar where standard error is no terminal.
+    with tqdm(total=options.steps, unit="step", file=sys.stderr, disable=None) as bar:
         for step in compare(flashmask, dense, batches, options.steps):
             steps.append(step)
             bar.update()
@@ -130,7 +148,9 @@ def _log_probs(contestant: Contestant, batch: Batch) -> NDArray:
 
 
 def _step_line(name: str, step: Step) -> str:
-    watched = "" if step.watched is None else f"   {WATCHED[name]} {_watched(name, step)}"
+    watched = ""
+    if step.watched is not None:
+        watched = f"   {WATCHED[name]} {_watched(name, step.watched)}"
     return (
         f"step {step.number:4d}   flashmask {step.flashmask_loss:.6f}   "
         f"dense {step.dense_loss:.6f}   "
@@ -138,11 +158,10 @@ def _step_line(name: str, step: Step) -> str:
     )
 
 
-def _watched(name: str, step: Step) -> str:
-    assert step.watched is not None
+def _watched(name: str, value: float) -> str:
     if name == "rm":
-        return f"{step.watched:.1%}"
-    return f"{round(step.watched, 6) + 0.0:.6f}"  # + 0.0: never -0.000000
+        return f"{value:.1%}"
+    return f"{round(value, 6) + 0.0:.6f}"  # + 0.0: never -0.000000
 
 
 def _print_numbers(
@@ -150,7 +169,7 @@ def _print_numbers(
 ) -> None:
     counters = _ops.tile_counters()
     print(speed_line(steps))
-    print(f"mask density: {packed.statistics.density:.1%} of all cells are visible")
+    print(f"mask density: {percent(packed.statistics.density)} of all cells are visible")
     forward = (counters.forward_skipped, counters.forward_partial, counters.forward_full)
     backward = (counters.backward_skipped, counters.backward_partial, counters.backward_full)
     print(tiles_line(*forward, direction="forward"))
@@ -163,7 +182,7 @@ def _learnt(name: str, last: Step) -> str:
 
 
 def _verdict(name: str, steps: Sequence[Step]) -> int:
-    first, last = steps[0], steps[-1]
+    last = steps[-1]
     if not last.is_equal:
         print(
             f"quickstart: the losses of {name}, step {last.number} are not equal: "
@@ -174,14 +193,17 @@ def _verdict(name: str, steps: Sequence[Step]) -> int:
         )
         return EXIT_LOSSES_DIFFER
     worst = max(step.relative_difference for step in steps)
-    if name == "dpo":
-        start = f"{first.flashmask_loss:.6f} (ln 2 = {math.log(2):.6f})"
-    else:
-        start = f"{first.flashmask_loss:.3f}"
+    start, end, size = ends_of([step.flashmask_loss for step in steps])
+    total = count(len(steps), "step")
+    ends = "the first and the last"
+    means = f"{ends} of {total}" if size == 1 else f"means of {ends} {size} of {total}"
     print(
-        f"loss {start} to {last.flashmask_loss:.3f} in {len(steps)} steps{_learnt(name, last)}; "
+        f"loss {start:.3f} to {end:.3f} ({means}){_learnt(name, last)}; "
         f"equal at every step within {LOSS_TOLERANCE:.0e} (worst {worst:.1e})"
     )
+    if name == "dpo":
+        print(f"loss at step 1: {steps[0].flashmask_loss:.6f} (ln 2 = {math.log(2):.6f})")
     if name in WATCHED:
-        print(f"{WATCHED[name]} {_watched(name, first)} to {_watched(name, last)}")
+        start, end, _ = ends_of([step.watched for step in steps if step.watched is not None])
+        print(f"{WATCHED[name]} {_watched(name, start)} to {_watched(name, end)} ({means})")
     return 0

@@ -80,7 +80,8 @@ struct Tiles {
 };
 static_assert(kTileRows == kTileColumns, "operands of row tiles and of key tiles are of one size");
 
-// One tile of the score matrix.
+// A part of one tile of the score matrix: rows [row_begin, row_begin + rows), of which the tile's
+// first is row_begin - row_offset, and the columns of `span`.
 struct TilePosition {
   int64_t batch;
   int64_t head;
@@ -88,6 +89,8 @@ struct TilePosition {
   int64_t rows;
   int64_t column_tile;
   bool partial;
+  int64_t row_offset = 0;
+  ColumnSpan span = kAllColumns;
 };
 
 class BackwardPass {
@@ -254,84 +257,115 @@ class BackwardPass {
     }
   }
 
-  // Weights of one tile and the gradients of its scores, from loaded operands.
+  // Calls `run` for the tile, or for the live parts of a partial one.
+  template <typename Run>
+  void ForEachPart(const TilePosition& tile, const Run& run) const {
+    if (!tile.partial) {
+      run(tile);
+      return;
+    }
+    for (int64_t first = 0; first < tile.rows; first += kPartRows) {
+      TilePosition part = tile;
+      part.row_offset = first;
+      part.row_begin = tile.row_begin + first;
+      part.rows = std::min(kPartRows, tile.rows - first);
+      part.span = plan_.LiveColumns(tile.batch,
+                                    tile.head,
+                                    part.row_begin,
+                                    part.row_begin + part.rows,
+                                    tile.column_tile);
+      if (part.span.size() > 0) run(part);
+    }
+  }
+
+  // Weights of a part and the gradients of its scores, from loaded operands.
   void ComputeScores(const TilePosition& at, Tiles* tiles) const {
-    const int64_t depth_units = sizes_.head_dim / math_.depth_per_unit;
+    const int64_t depth = math_.depth_per_unit;
+    const int64_t depth_units = sizes_.head_dim / depth;
+    const int64_t row_cells = at.row_offset * kTileColumns;
+    const int64_t row_units = row_cells / depth;
+    const int64_t operand = at.row_offset * stride_;
+    const int64_t column = at.span.begin;
     math_.multiply({at.rows,
-                    kTileColumns,
+                    at.span.size(),
                     depth_units,
-                    tiles->query_rows,
+                    tiles->query_rows + operand,
                     stride_,
                     1,
-                    tiles->key_columns,
+                    tiles->key_columns + column,
                     kTileColumns,
-                    tiles->scores,
+                    tiles->scores + row_cells + column,
                     kTileColumns,
                     false});
     math_.multiply({at.rows,
-                    kTileColumns,
+                    at.span.size(),
                     depth_units,
-                    tiles->grad_out_rows,
+                    tiles->grad_out_rows + operand,
                     stride_,
                     1,
-                    tiles->value_columns,
+                    tiles->value_columns + column,
                     kTileColumns,
-                    tiles->grad_weights,
+                    tiles->grad_weights + row_cells + column,
                     kTileColumns,
                     false});
     const int64_t index = RowIndex(at.batch, at.head, at.row_begin);
-    math_.softmax_backward({tiles->scores,
-                            tiles->grad_weights,
+    math_.softmax_backward({tiles->scores + row_cells,
+                            tiles->grad_weights + row_cells,
                             params_.softmax_lse + index,
                             delta_.get() + index,
-                            tiles->weights_transposed,
-                            tiles->grad_scores,
-                            tiles->grad_scores_transposed},
+                            tiles->weights_transposed + row_units,
+                            tiles->grad_scores + row_units,
+                            tiles->grad_scores_transposed + row_units,
+                            at.span},
                            at.rows,
                            params_.softmax_scale,
                            at.partial ? &plan_.Columns(at.batch, at.head, at.column_tile) : nullptr,
                            at.row_begin);
   }
 
-  // The tile's share of grad_query, added to [rows, stride_].
+  // The part's share of grad_query, added to the tile's [rows, stride_].
   void AddGradQuery(const TilePosition& at, float* grad_query, Tiles* tiles) const {
     const int64_t units = kTileColumns / math_.depth_per_unit;
+    const int64_t first_unit = at.span.begin / math_.depth_per_unit;
     math_.multiply({at.rows,
                     stride_,
-                    units,
-                    tiles->grad_scores,
+                    at.span.size() / math_.depth_per_unit,
+                    tiles->grad_scores + at.row_offset * units + first_unit,
                     units,
                     1,
-                    tiles->key_depth,
+                    tiles->key_depth + first_unit * stride_,
                     stride_,
-                    grad_query,
+                    grad_query + at.row_offset * stride_,
                     stride_,
                     true});
   }
 
-  // The tile's share of grad_key (first_sum) and grad_value (second_sum).
+  // The part's share of grad_key (first_sum) and grad_value (second_sum).
   void AddGradKeyValue(const TilePosition& at, Tiles* tiles) const {
     const int64_t units = NumTiles(at.rows, math_.depth_per_unit);
-    math_.multiply({kTileColumns,
+    const int64_t first_unit = at.row_offset / math_.depth_per_unit;
+    const int64_t cell = first_unit * kTileColumns + at.span.begin;
+    const int64_t sum = at.span.begin * stride_;
+    math_.multiply({at.span.size(),
                     stride_,
                     units,
-                    tiles->grad_scores_transposed,
+                    tiles->grad_scores_transposed + cell,
                     1,
                     kTileColumns,
-                    tiles->query_depth,
+                    tiles->query_depth + first_unit * stride_,
                     stride_,
-                    tiles->first_sum,
+                    tiles->first_sum + sum,
                     stride_,
                     true});
-    math_.multiply({kTileColumns,
+    math_.multiply({at.span.size(),
                     stride_,
                     units,
-                    tiles->weights_transposed,
+                    tiles->weights_transposed + cell,
                     1,
                     kTileColumns,
-                    tiles->grad_out_depth,
+                    tiles->grad_out_depth + first_unit * stride_,
                     stride_,
-                    tiles->second_sum,
+                    tiles->second_sum + sum,
                     stride_,
                     true});
   }
@@ -375,13 +409,14 @@ class BackwardPass {
         at.partial = tile_class == TileClass::kPartial;
         LoadRowTile(params_.query, at, tiles->query_rows, tiles->query_depth);
         LoadRowTile(params_.grad_out, at, tiles->grad_out_rows, tiles->grad_out_depth);
-        ComputeScores(at, tiles);
-        AddGradKeyValue(at, tiles);
-        if (grad_query != nullptr) {
-          AddGradQuery(at,
-                       grad_query + (g * num_row_tiles_ + row_tile) * kTileRows * stride_,
-                       tiles);
-        }
+        float* grad_rows = grad_query == nullptr
+                               ? nullptr
+                               : grad_query + (g * num_row_tiles_ + row_tile) * kTileRows * stride_;
+        ForEachPart(at, [&](const TilePosition& part) {
+          ComputeScores(part, tiles);
+          AddGradKeyValue(part, tiles);
+          if (grad_rows != nullptr) AddGradQuery(part, grad_rows, tiles);
+        });
       }
     }
     const int64_t begin = column_tile * kTileColumns;
@@ -407,8 +442,10 @@ class BackwardPass {
       if (tile_class == TileClass::kSkip) continue;
       at.partial = tile_class == TileClass::kPartial;
       LoadKeyTile(at.batch, at.head / group_, at.column_tile, tiles);
-      ComputeScores(at, tiles);
-      AddGradQuery(at, tiles->first_sum, tiles);
+      ForEachPart(at, [&](const TilePosition& part) {
+        ComputeScores(part, tiles);
+        AddGradQuery(part, tiles->first_sum, tiles);
+      });
     }
     Store(tiles->first_sum, at.batch, at.head, at.row_begin, at.rows, params_.grad_query);
   }

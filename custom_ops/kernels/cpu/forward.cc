@@ -53,6 +53,12 @@ struct Tiles {
         row_seen(workspace->Take(kTileRows)) {}
 };
 
+// Rows [begin, end) of a tile.
+struct RowSpan {
+  int64_t begin;
+  int64_t end;
+};
+
 class ForwardPass {
  public:
   explicit ForwardPass(const ForwardParams& params)
@@ -133,39 +139,69 @@ class ForwardPass {
                int64_t column_tile,
                bool partial,
                Tiles* tiles) const {
+    if (!partial) {
+      RunPart(batch, head, column_tile, nullptr, row_begin, {0, rows}, kAllColumns, tiles);
+      return;
+    }
+    const TileColumns* columns = &plan_.Columns(batch, head, column_tile);
+    for (int64_t first = 0; first < rows; first += kPartRows) {
+      const RowSpan part{first, std::min(rows, first + kPartRows)};
+      const ColumnSpan span =
+          plan_.LiveColumns(batch, head, row_begin + part.begin, row_begin + part.end, column_tile);
+      if (span.size() == 0) continue;
+      RunPart(batch, head, column_tile, columns, row_begin, part, span, tiles);
+    }
+  }
+
+  // `columns` null: nothing is masked.
+  void RunPart(int64_t batch,
+               int64_t head,
+               int64_t column_tile,
+               const TileColumns* columns,
+               int64_t row_begin,
+               RowSpan part,
+               ColumnSpan span,
+               Tiles* tiles) const {
     const int64_t head_k = head / group_;
+    const int64_t depth = math_.depth_per_unit;
+    const int64_t weight_units = kTileColumns / depth;
+    const int64_t rows = part.end - part.begin;
+    float* scores = tiles->scores + part.begin * kTileColumns;
+    float* weights = tiles->weights + part.begin * weight_units;
+    float* out = tiles->out + part.begin * stride_;
     math_.multiply({rows,
-                    kTileColumns,
-                    sizes_.head_dim / math_.depth_per_unit,
-                    tiles->query,
+                    span.size(),
+                    sizes_.head_dim / depth,
+                    tiles->query + part.begin * stride_,
                     stride_,
                     1,
-                    key_.Tile(batch, head_k, column_tile),
+                    key_.Tile(batch, head_k, column_tile) + span.begin,
                     key_.stride(),
-                    tiles->scores,
+                    scores + span.begin,
                     kTileColumns,
                     false});
-    math_.online_softmax({tiles->scores,
-                          tiles->weights,
-                          tiles->out,
+    math_.online_softmax({scores,
+                          weights,
+                          out,
                           stride_,
-                          tiles->row_max,
-                          tiles->row_sum,
-                          tiles->row_seen},
+                          tiles->row_max + part.begin,
+                          tiles->row_sum + part.begin,
+                          tiles->row_seen + part.begin,
+                          span},
                          rows,
                          params_.softmax_scale,
-                         partial ? &plan_.Columns(batch, head, column_tile) : nullptr,
-                         row_begin);
-    const int64_t weight_units = kTileColumns / math_.depth_per_unit;
+                         columns,
+                         row_begin + part.begin);
+    const int64_t first_unit = span.begin / depth;
     math_.multiply({rows,
                     stride_,
-                    weight_units,
-                    tiles->weights,
+                    span.size() / depth,
+                    weights + first_unit,
                     weight_units,
                     1,
-                    value_.Tile(batch, head_k, column_tile),
+                    value_.Tile(batch, head_k, column_tile) + first_unit * value_.stride(),
                     value_.stride(),
-                    tiles->out,
+                    out,
                     stride_,
                     true});
   }

@@ -8,16 +8,23 @@
 namespace flashmask::cpu {
 namespace {
 
+// The range of the columns of two ranges together.
+IntervalRange Join(const IntervalRange& a, const IntervalRange& b) {
+  return {{MaxRow(a.cover.begin, b.cover.begin), MinRow(a.cover.end, b.cover.end)},
+          {MinRow(a.touch.begin, b.touch.begin), MaxRow(a.touch.end, b.touch.end)}};
+}
+
 // `indices` points at the first column of the tile; null without indices.
 void LowerTile(const AttentionSizes& sizes,
                const MaskParams& mask,
                const int32_t* indices,
                int64_t column_begin,
                TileColumns* columns,
-               TileRange* range) {
-  *range = {EmptyRange(), EmptyRange()};
+               TileRanges* ranges) {
+  for (TileRange& step : ranges->steps) step = {EmptyRange(), EmptyRange()};
   for (int64_t c = 0; c < kTileColumns; ++c) {
     const int64_t column = column_begin + c;
+    TileRange* range = &ranges->steps[c / kColumnStep];
     ColumnBounds bounds{{0, static_cast<int32_t>(sizes.seqlen_q)}, {0, 0}};
     if (column < sizes.seqlen_k) {
       const int32_t* numbers = indices == nullptr ? nullptr : indices + c * mask.width;
@@ -33,6 +40,10 @@ void LowerTile(const AttentionSizes& sizes,
     columns->upper_begin[c] = bounds.upper.begin;
     columns->upper_end[c] = bounds.upper.end;
   }
+  ranges->whole = {EmptyRange(), EmptyRange()};
+  for (const TileRange& step : ranges->steps) {
+    ranges->whole = {Join(ranges->whole.lower, step.lower), Join(ranges->whole.upper, step.upper)};
+  }
 }
 
 }  // namespace
@@ -44,7 +55,7 @@ MaskPlan::MaskPlan(const AttentionSizes& sizes, const MaskParams& mask, int32_t 
       skipping_(TileSkipping()) {
   const int64_t num_tiles = sizes.batch * sizes.num_heads_mask * num_column_tiles_;
   columns_.reset(new TileColumns[static_cast<size_t>(num_tiles)]);
-  ranges_.reset(new TileRange[static_cast<size_t>(num_tiles)]);
+  ranges_.reset(new TileRanges[static_cast<size_t>(num_tiles)]);
   constexpr int64_t kTilesPerItem = 64;  // enough work to be worth a hand-out
   const int64_t num_items = NumTiles(num_tiles, kTilesPerItem);
   const auto lower = [&](int32_t, int64_t item) {

@@ -18,6 +18,22 @@ struct alignas(kCacheLine) TileColumns {
   int32_t upper_end[kTileColumns];
 };
 
+// What the columns of a tile do to rows: all of them, and each step of them.
+struct TileRanges {
+  static constexpr int64_t kSteps = kTileColumns / kColumnStep;
+  TileRange whole;
+  TileRange steps[kSteps];
+};
+
+// Columns [begin, end) of a tile.
+struct ColumnSpan {
+  int64_t begin;
+  int64_t end;
+  int64_t size() const { return end - begin; }
+};
+
+constexpr ColumnSpan kAllColumns{0, kTileColumns};
+
 // All masks of a call in the form the loops read: 16 bytes a key and mask head, once per call.
 class MaskPlan {
  public:
@@ -34,10 +50,30 @@ class MaskPlan {
                      int64_t row_begin,
                      int64_t row_end,
                      int64_t column_tile) const {
-    const TileClass exact = ClassifyTile(ranges_[Index(batch, head, column_tile)],
+    const TileClass exact = ClassifyTile(ranges_[Index(batch, head, column_tile)].whole,
                                          static_cast<int32_t>(row_begin),
                                          static_cast<int32_t>(row_end));
     return skipping_ ? exact : TileClass::kPartial;
+  }
+
+  // The least span of whole steps that holds every column not masked for all of these rows.
+  ColumnSpan LiveColumns(int64_t batch,
+                         int64_t head,
+                         int64_t row_begin,
+                         int64_t row_end,
+                         int64_t column_tile) const {
+    if (!skipping_) return kAllColumns;
+    const TileRanges& ranges = ranges_[Index(batch, head, column_tile)];
+    const auto is_dead = [&](int64_t step) {
+      return ClassifyTile(ranges.steps[step],
+                          static_cast<int32_t>(row_begin),
+                          static_cast<int32_t>(row_end)) == TileClass::kSkip;
+    };
+    int64_t first = 0;
+    int64_t last = TileRanges::kSteps;
+    while (first < last && is_dead(first)) ++first;
+    while (last > first && is_dead(last - 1)) --last;
+    return {first * kColumnStep, last * kColumnStep};
   }
 
   int64_t num_column_tiles() const { return num_column_tiles_; }
@@ -53,7 +89,7 @@ class MaskPlan {
   int64_t num_column_tiles_;
   bool skipping_;
   std::unique_ptr<TileColumns[]> columns_;
-  std::unique_ptr<TileRange[]> ranges_;
+  std::unique_ptr<TileRanges[]> ranges_;
 };
 
 }  // namespace flashmask::cpu

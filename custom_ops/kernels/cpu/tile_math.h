@@ -54,6 +54,7 @@ struct OnlineSoftmax {
   float* row_max;   // [kTileRows], -inf at first
   float* row_sum;   // [kTileRows], 0 at first
   float* row_seen;  // [kTileRows], 0 at first, 1 if only scores of -inf were seen
+  ColumnSpan span;  // columns of the tile to work on
 };
 
 // Scores to weights and their gradients, for one tile of the backward.
@@ -65,6 +66,7 @@ struct SoftmaxBackward {
   float* weights_transposed;      // units along rows: a(column, row unit), strides 1 and 64
   float* grad_scores;             // rows layout of d(q k^T)
   float* grad_scores_transposed;  // units along rows, as weights_transposed
+  ColumnSpan span;                // columns of the tile to work on
 };
 
 struct TileMath {

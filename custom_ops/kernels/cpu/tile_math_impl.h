@@ -4,7 +4,8 @@
 // the standard library: the linker could keep a copy compiled for one instruction set and use it
 // for all.
 
-static_assert(kTileColumns % (2 * kLanes) == 0, "softmax takes two vectors at a time");
+static_assert(kColumnStep % (2 * kLanes) == 0, "softmax takes two vectors at a time");
+static_assert(kTileColumns == 2 * kColumnStep, "a span is a whole tile or one step");
 static_assert(kTileRows % 2 == 0, "the backward takes two rows at a time");
 
 static inline IntVector IsMasked(const TileColumns& columns, int64_t column, IntVector row) {
@@ -50,13 +51,14 @@ static void Multiply(const Product& product) {
   }
 }
 
-template <bool kMasked>
+template <bool kMasked, int64_t kSize>
 static inline float ScaleAndMask(float* scores,
                                  float scale,
                                  const TileColumns* columns,
+                                 int64_t first,
                                  IntVector row) {
   Vector largest = Splat(-INFINITY);
-  for (int64_t c = 0; c < kTileColumns; c += kLanes) {
+  for (int64_t c = first; c < first + kSize; c += kLanes) {
     Vector score = Load(scores + c) * scale;
     if (kMasked) score = Select(IsMasked(*columns, c, row), Splat(-INFINITY), score);
     Store(scores + c, score);
@@ -65,8 +67,8 @@ static inline float ScaleAndMask(float* scores,
   return Fold<LargerOf>(largest);
 }
 
-static inline bool SeesAny(const TileColumns& columns, IntVector row) {
-  for (int64_t c = 0; c < kTileColumns; c += kLanes) {
+static inline bool SeesAny(const TileColumns& columns, ColumnSpan span, IntVector row) {
+  for (int64_t c = span.begin; c < span.end; c += kLanes) {
     const IntVector masked = IsMasked(columns, c, row);
     for (int64_t i = 0; i < kLanes; ++i) {
       if (masked[i] == 0) return true;
@@ -86,27 +88,29 @@ static inline void RaiseRowMax(const OnlineSoftmax& state, int64_t r, float tile
   state.row_max[r] = tile_max;
 }
 
-template <bool kMasked>
+// Works on kSize columns from state.span.begin.
+template <bool kMasked, int64_t kSize>
 static inline void UpdateSoftmax(const OnlineSoftmax& state,
                                  int64_t rows,
                                  float scale,
                                  const TileColumns* columns,
                                  int64_t row_begin) {
+  const int64_t first = kSize == kTileColumns ? 0 : state.span.begin;
   for (int64_t r = 0; r < rows; ++r) {
     float* scores = state.scores + r * kTileColumns;
     float* weights = state.weights + r * (kTileColumns / kDepthPerUnit);
     const IntVector row = Splat(static_cast<int32_t>(row_begin + r));
-    const float tile_max = ScaleAndMask<kMasked>(scores, scale, columns, row);
+    const float tile_max = ScaleAndMask<kMasked, kSize>(scores, scale, columns, first, row);
     if (tile_max == -INFINITY) {
-      if (!kMasked || SeesAny(*columns, row)) state.row_seen[r] = 1.0f;
-      for (int64_t c = 0; c < kTileColumns / kDepthPerUnit; c += kLanes) {
-        Store(weights + c, Splat(0.0f));
+      if (!kMasked || SeesAny(*columns, state.span, row)) state.row_seen[r] = 1.0f;
+      for (int64_t c = first; c < first + kSize; c += 2 * kLanes) {
+        StoreRowUnits(weights, c, Splat(0.0f), Splat(0.0f));
       }
       continue;
     }
     RaiseRowMax(state, r, tile_max);
     Vector sum = Splat(0.0f);
-    for (int64_t c = 0; c < kTileColumns; c += 2 * kLanes) {
+    for (int64_t c = first; c < first + kSize; c += 2 * kLanes) {
       const Vector low = Exp(Load(scores + c) - state.row_max[r]);
       const Vector high = Exp(Load(scores + c + kLanes) - state.row_max[r]);
       StoreRowUnits(weights, c, low, high);
@@ -122,9 +126,11 @@ static void UpdateOnlineSoftmax(const OnlineSoftmax& state,
                                 const TileColumns* columns,
                                 int64_t row_begin) {
   if (columns == nullptr) {
-    UpdateSoftmax<false>(state, rows, scale, columns, row_begin);
+    UpdateSoftmax<false, kTileColumns>(state, rows, scale, columns, row_begin);
+  } else if (state.span.size() == kTileColumns) {
+    UpdateSoftmax<true, kTileColumns>(state, rows, scale, columns, row_begin);
   } else {
-    UpdateSoftmax<true>(state, rows, scale, columns, row_begin);
+    UpdateSoftmax<true, kColumnStep>(state, rows, scale, columns, row_begin);
   }
 }
 
@@ -156,7 +162,8 @@ static inline WeightAndGrad BackwardCells(const SoftmaxBackward& tile,
 }
 
 // Two rows by two vectors at a time, since a unit may pair either neighbour.
-template <bool kMasked>
+// Works on kSize columns from tile.span.begin.
+template <bool kMasked, int64_t kSize>
 static inline void GradientOfSoftmax(const SoftmaxBackward& tile,
                                      int64_t rows,
                                      float scale,
@@ -164,8 +171,9 @@ static inline void GradientOfSoftmax(const SoftmaxBackward& tile,
                                      int64_t row_begin) {
   const WeightAndGrad nothing{Splat(0.0f), Splat(0.0f)};
   constexpr int64_t kRowUnits = kTileColumns / kDepthPerUnit;
+  const int64_t first = kSize == kTileColumns ? 0 : tile.span.begin;
   for (int64_t r = 0; r < rows; r += 2) {
-    for (int64_t c = 0; c < kTileColumns; c += 2 * kLanes) {
+    for (int64_t c = first; c < first + kSize; c += 2 * kLanes) {
       WeightAndGrad cells[2][2] = {{nothing, nothing}, {nothing, nothing}};
       for (int64_t i = 0; i < 2 && r + i < rows; ++i) {
         for (int64_t j = 0; j < 2; ++j) {
@@ -192,9 +200,11 @@ static void ComputeSoftmaxBackward(const SoftmaxBackward& tile,
                                    const TileColumns* columns,
                                    int64_t row_begin) {
   if (columns == nullptr) {
-    GradientOfSoftmax<false>(tile, rows, scale, columns, row_begin);
+    GradientOfSoftmax<false, kTileColumns>(tile, rows, scale, columns, row_begin);
+  } else if (tile.span.size() == kTileColumns) {
+    GradientOfSoftmax<true, kTileColumns>(tile, rows, scale, columns, row_begin);
   } else {
-    GradientOfSoftmax<true>(tile, rows, scale, columns, row_begin);
+    GradientOfSoftmax<true, kColumnStep>(tile, rows, scale, columns, row_begin);
   }
 }
 

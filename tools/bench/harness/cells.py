@@ -43,11 +43,16 @@ class Cell:
         heads = f"{self.num_heads}"
         if self.num_heads_k != self.num_heads:
             heads += f":{self.num_heads_k}"
-        where = f"{self.threads} threads" if self.device == "cpu" else self.device
+        where = count_threads(self.threads) if self.device == "cpu" else self.device
         return (
             f"{self.mask} S={self.seqlen} B={self.batch} H={heads} D={self.head_dim} "
             f"{self.dtype} {where}"
         )
+
+
+def count_threads(count: int) -> str:
+    """Return "1 thread", "2 threads"."""
+    return f"{count} thread" + "s" * (count > 1)
 
 
 def operations(cell: Cell, cells: int, direction: str) -> float:

@@ -8,7 +8,7 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib import pyplot
 
-from harness.cells import BACKWARD, FORWARD
+from harness.cells import BACKWARD, FORWARD, count_threads
 from harness.results import OK
 from harness.tables import Rows, clock_of
 
@@ -17,14 +17,15 @@ __all__ = ["draw_density", "draw_memory"]
 COLOURS = {
     "ours": "#b3261e",
     "paddle_dense": "#2a6f97",
-    "paddle_flashmask_builtin": "#61a5c2",
+    "paddle_dense_shared": "#61a5c2",
+    "paddle_flashmask_builtin": "#013a63",
     "torch_sdpa": "#e07a1f",
     "torch_flash": "#8a5a00",
     "torch_cudnn": "#3a7d44",
     "torch_flex": "#6a4c93",
     "torch_flex_flash": "#444444",
 }
-MARKERS = dict(zip(COLOURS, "osD^vPXh", strict=True))
+MARKERS = dict(zip(COLOURS, "osdD^vPXh", strict=True))
 DOTS_PER_INCH = 150
 SHAPE = ("device", "threads", "batch", "num_heads", "num_heads_k", "head_dim", "dtype")
 
@@ -97,7 +98,7 @@ def _figure(panels: int, across: str) -> tuple[Any, list[Any]]:
 
 def _title(row: dict[str, str], *, length: bool) -> str:
     at = f"S={row['seqlen']}, " if length else ""
-    threads = "" if row["threads"] == "0" else f", {row['threads']} threads"
+    threads = "" if row["threads"] == "0" else f", {count_threads(int(row['threads']))}"
     return (
         f"{at}H={row['num_heads']}, D={row['head_dim']}, {row['dtype']}, {row['device']}{threads}"
     )

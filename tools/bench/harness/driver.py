@@ -20,7 +20,7 @@ from harness.workers import WorkerError
 LEAST_RUNS = 3
 SHORTEST_TURN = 0.02  # seconds on the CPU: shorter calls are run in a row
 MOST_IN_A_ROW = 50
-GPU_CALLS_A_TURN = 5
+LEAST_IN_A_ROW = {"cpu": 1, "gpu": 3}  # 7 turns then make the 20 runs that a GPU takes
 
 
 class Asked(Protocol):
@@ -86,7 +86,8 @@ def run_cell(
             _prepare(one, cell)
         _check(contestants, cell, mask)
         for direction in cell.directions:
-            _time_in_turns([c for c in contestants if direction in c.seconds], direction, effort)
+            able = [one for one in contestants if direction in one.seconds]
+            _time_in_turns(able, direction, effort, LEAST_IN_A_ROW[cell.device])
     finally:
         for one in contestants:
             one.worker.close()
@@ -133,7 +134,9 @@ def _check(contestants: list[Contestant], cell: Cell, mask: masks.BenchMask) -> 
             one.columns[direction] |= results.verdict_columns(verdict)
 
 
-def _time_in_turns(contestants: list[Contestant], direction: str, effort: Effort) -> None:
+def _time_in_turns(
+    contestants: list[Contestant], direction: str, effort: Effort, least: int = 1
+) -> None:
     """Time one turn of each provider after another; slow ones sit some turns out."""
     turns = {}
     for one in contestants:
@@ -145,7 +148,7 @@ def _time_in_turns(contestants: list[Contestant], direction: str, effort: Effort
             share = turns[one.name]
             if (turn + 1) * share // most == turn * share // most:
                 continue
-            count = calls_in_a_row(one.seconds[direction])
+            count = max(least, calls_in_a_row(one.seconds[direction]))
             answer = one.ask(do="time", direction=direction, count=count)
             if answer is not None:
                 found = [Timing(*timing) for timing in answer["timings"]]

@@ -6,7 +6,9 @@ block of rows by block of rows, so memory is O(S).
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +18,7 @@ from harness.masks import BenchMask
 Array = np.ndarray
 Rounding = Callable[[Array], Array]
 BLOCK = 512  # rows at a time
+MOST_THREADS = 8  # each holds a few blocks of scores
 
 
 class Head(NamedTuple):
@@ -83,10 +86,12 @@ def of_rows(head: Head, mask: BenchMask, rows: Array, rounded: Rounding = round_
 
 def row_statistics(head: Head, mask: BenchMask) -> tuple[Array, Array]:
     """Return lse and mean of grad_weights of all rows, [S] each, in float64."""
-    blocks = [
-        of_rows(head, mask, np.arange(first, min(first + BLOCK, mask.seqlen)))
-        for first in range(0, mask.seqlen, BLOCK)
-    ]
+
+    def block(first: int) -> Rows:
+        return of_rows(head, mask, np.arange(first, min(first + BLOCK, mask.seqlen)))
+
+    with ThreadPoolExecutor(min(MOST_THREADS, os.cpu_count() or 1)) as pool:
+        blocks = list(pool.map(block, range(0, mask.seqlen, BLOCK)))
     lse = np.concatenate([block.softmax_lse for block in blocks])
     return lse, np.concatenate([block.mean for block in blocks])
 

@@ -168,11 +168,20 @@ def append(path: Path, rows: Iterable[Row]) -> None:
 
 
 def read(path: Path) -> list[dict[str, str]]:
-    """Return the rows of a CSV as text; of rows measured again only the last."""
+    """Return the rows of a CSV as text; of rows measured again only the last.
+
+    Raises:
+        ValueError: there is no such file, or it is not of this benchmark.
+    """
+    if not path.is_file():
+        raise ValueError(f"{path}: no such file; measure first, or name another with --csv")
     key = ("device", "threads", "batch", "num_heads", "num_heads_k", "seqlen", "head_dim")
     key += ("dtype", "mask", "provider", "direction")
     with path.open(newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
+        reader = csv.DictReader(file)
+        if list(reader.fieldnames or ()) != [field.name for field in fields(Row)]:
+            raise ValueError(f"{path} has other columns than this benchmark writes")
+        rows = list(reader)
     latest = {tuple(one[name] for name in key): one for one in rows}
     return list(latest.values())
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
-from harness.cells import BACKWARD, FORWARD
+from harness.cells import BACKWARD, FORWARD, count_threads
 from harness.results import NOT_APPLICABLE, OK
 
 Rows = Sequence[dict[str, str]]
@@ -71,7 +71,7 @@ def _caption(shape: dict[str, str], clock: str) -> str:
     heads = shape["num_heads"]
     if shape["num_heads_k"] != heads:
         heads += f":{shape['num_heads_k']}"
-    threads = f", {shape['threads']} threads" if clock == "cpu_ms" else ""
+    threads = f", {count_threads(int(shape['threads']))}" if clock == "cpu_ms" else ""
     time = "CPU time of all threads" if clock == "cpu_ms" else "GPU time"
     return (
         f"{shape['device']}{threads}, {shape['dtype']}, B={shape['batch']}, H={heads}, "

@@ -13,6 +13,7 @@ from providers.interface import Provider
 MODULES = {
     "ours": "providers.ours",
     "paddle_dense": "providers.paddle_dense",
+    "paddle_dense_shared": "providers.paddle_dense_shared",
     "paddle_flashmask_builtin": "providers.paddle_builtin",
     "torch_sdpa": "providers.torch_sdpa",
     "torch_flash": "providers.torch_flash",
@@ -31,8 +32,8 @@ ON_DEVICE = {
     ),
     "gpu": ("ours", "torch_flash", "torch_cudnn", "torch_flex", "torch_flex_flash"),
 }
-# Run only when named: it needs a GPU build of Paddle beside PyTorch.
-OPTIONAL = {"cpu": (), "gpu": ("paddle_flashmask_builtin",)}
+# Run only when named; the one of the GPU needs a GPU build of Paddle beside PyTorch.
+OPTIONAL = {"cpu": ("paddle_dense_shared",), "gpu": ("paddle_flashmask_builtin",)}
 
 
 def find(name: str, device: str) -> type[Provider]:
