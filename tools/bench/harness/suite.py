@@ -11,6 +11,7 @@ from harness.masks import PRESETS
 
 THREADS = 2
 SEQLENS = (1024, 4096, 8192)
+DTYPES = ("float32", "bfloat16")
 MIDDLE = 4096
 README_MASKS = ("causal", "causal_document:n=8", "document:n=8")
 MEMORY_MASK = "causal_document:n=8"  # of the drawing of memory against length
@@ -26,10 +27,9 @@ def cpu_cells() -> list[Cell]:
     quick = tuple(name for name in everyone if name != "torch_flex")
     with_memory = (*everyone, "paddle_dense_shared")
     cells = [
-        _cpu(mask, seqlen, with_memory if mask == MEMORY_MASK else everyone)
-        for seqlen, mask in product(SEQLENS, README_MASKS)
+        _cpu(mask, seqlen, with_memory if mask == MEMORY_MASK else everyone, dtype=dtype)
+        for dtype, seqlen, mask in product(DTYPES, SEQLENS, README_MASKS)
     ]
-    cells += [_cpu(mask, MIDDLE, everyone, dtype="bfloat16") for mask in README_MASKS]
     cells.append(_cpu(MEMORY_MASK, MIDDLE, everyone, head_dim=128))
     cells.append(_cpu(MEMORY_MASK, MIDDLE, quick, threads=1))
     known = {cell.mask for cell in cells}
