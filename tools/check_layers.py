@@ -68,10 +68,13 @@ PYTHON_RULES = {
     "packing": PythonRule(frozenset({"packing", "recipes", "indices"}), others=NUMPY),
     "attention": PythonRule(frozenset({"indices", "_ops"}), others=PADDLE),
     "_ops": PythonRule(frozenset({"version"}), others=PADDLE),
+    "backends": PythonRule(frozenset({"_ops"}), others=PADDLE),
     "reference": PythonRule(frozenset({"indices"}), others=PADDLE),
     "losses": PythonRule(frozenset({"packing"}), others=PADDLE),
     "integrations": PythonRule(
-        frozenset({"", "integrations", "attention"}), others=PADDLE, anything_in_functions=True
+        frozenset({"", "integrations", "attention", "backends", "indices", "packing"}),
+        others=PADDLE,
+        anything_in_functions=True,
     ),
 }
 

@@ -1,0 +1,93 @@
+"""Which kernel of the operator serves a device, a dtype and a head_dim, asked without running it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import paddle
+
+from paddle_flashmask import _ops
+
+__all__ = ["Kernel", "backend_of", "registered_kernels"]
+
+# A line of the library's own description, e.g.
+# "sm80 (compute capability 8.0 or newer): float16 bfloat16, head_dim a multiple of 8 up to 64".
+KERNEL_LINE = re.compile(
+    r"(?P<name>\w+)(?: \(compute capability (?P<major>\d+)\.(?P<minor>\d) or newer\))?:"
+    r"(?P<dtypes>[ \w]+), head_dim a multiple of (?P<multiple>\d+) up to (?P<most>\d+)"
+)
+CPU = "cpu"
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One kernel of the library.
+
+    Attributes:
+        name: cpu, sm80, ...
+        capability: least compute capability (major, minor) of the GPU; (0, 0) on the CPU.
+        dtypes: what it takes.
+        head_dim_multiple: head_dim must be a multiple of it.
+        max_head_dim: and at most this.
+    """
+
+    name: str
+    capability: tuple[int, int]
+    dtypes: tuple[str, ...]
+    head_dim_multiple: int
+    max_head_dim: int
+
+    def serves(self, capability: tuple[int, int], dtype: str, head_dim: int) -> bool:
+        """Return whether it runs such a call; capability is (0, 0) for the CPU."""
+        is_device = (self.name == CPU) == (capability == (0, 0))
+        is_size = 0 < head_dim <= self.max_head_dim and head_dim % self.head_dim_multiple == 0
+        return is_device and self.capability <= capability and dtype in self.dtypes and is_size
+
+
+def registered_kernels() -> list[Kernel]:
+    """Return the kernels that the library was built with."""
+    kernels = []
+    for line in _ops.kernels().splitlines():
+        match = KERNEL_LINE.fullmatch(line)
+        assert match is not None, f"the library describes a kernel in other words: {line}"
+        kernels.append(
+            Kernel(
+                match["name"],
+                (int(match["major"] or 0), int(match["minor"] or 0)),
+                tuple(match["dtypes"].split()),
+                int(match["multiple"]),
+                int(match["most"]),
+            )
+        )
+    return kernels
+
+
+def backend_of(tensor: paddle.Tensor, head_dim: int) -> str:
+    """Return "CPU", or "CUDA sm80" and the like: what would serve attention beside `tensor`.
+
+    Args:
+        tensor: a weight of the layer: its place and dtype count.
+        head_dim: width of a head.
+
+    Raises:
+        NotImplementedError: no kernel serves it; the message says which there are.
+    """
+    dtype = str(tensor.dtype).rsplit(".", maxsplit=1)[-1]
+    capability = _capability(tensor.place)
+    serving = [kernel for kernel in registered_kernels() if kernel.serves(capability, dtype, head_dim)]
+    if serving:
+        best = max(serving, key=lambda kernel: kernel.capability)
+        return "CPU" if best.name == CPU else f"CUDA {best.name}"
+    where = "the CPU" if capability == (0, 0) else "compute capability {}.{}".format(*capability)
+    there_is = "; ".join(_ops.kernels().splitlines())
+    raise NotImplementedError(
+        f"no kernel for {where}, dtype {dtype} and head_dim {head_dim}; there is: {there_is}"
+    )
+
+
+def _capability(place: paddle.base.libpaddle.Place) -> tuple[int, int]:
+    if not place.is_gpu_place():
+        return 0, 0
+    major, minor = paddle.device.cuda.get_device_capability(place.gpu_device_id())
+    return int(major), int(minor)
