@@ -15,7 +15,8 @@ TOOLS = Path(__file__).parents[2] / "tools"
 def start(tmp_path):
     """A copy of the project without .venv, and the script in it as a user runs it."""
     shutil.copytree(TOOLS / "quickstart", tmp_path / "tools" / "quickstart")
-    shutil.copy(TOOLS / "quickstart.sh", tmp_path / "tools")
+    for script in ("quickstart.sh", "venv.sh"):
+        shutil.copy(TOOLS / script, tmp_path / "tools")
 
     def run(**environment):
         return subprocess.run(
@@ -59,7 +60,7 @@ def test_another_python_than_that_of_venv_is_refused(start, tmp_path):
 )
 def test_last_error_prefers_the_line_of_the_build(tmp_path, log, words):
     (tmp_path / "log").write_text(log)
-    text = (TOOLS / "quickstart.sh").read_text()
+    text = (TOOLS / "venv.sh").read_text()
     function = text[text.index("last_error() {") : text.index("checksum_of_sources() {")]
     script = f"set -euo pipefail; root={tmp_path}\n{function}\nlast_error log"
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
