@@ -12,12 +12,12 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import paddle
-from decoder import Attention
 from numpy.typing import NDArray
 from paddle import Tensor, nn
 
 from paddle_flashmask import flashmask_attention
 from paddle_flashmask.indices import to_dense
+from paddle_flashmask.nn import Attend
 from paddle_flashmask.packing import PackedRows
 from paddle_flashmask.reference import dense_attention
 
@@ -135,7 +135,7 @@ class Contestant:
 
 
 def contestants(
-    make_model: Callable[[Attention], nn.Layer], objective: Objective, peak_rate: float
+    make_model: Callable[[Attend], nn.Layer], objective: Objective, peak_rate: float
 ) -> tuple[Contestant, Contestant]:
     """Return two models: flashmask_attention, dense mask.
 

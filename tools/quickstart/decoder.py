@@ -1,23 +1,21 @@
 """A small Llama-style decoder in plain Paddle, with the attention given as an argument.
 
-RMSNorm before each part, rotary embedding from position ids (RoFormer, arXiv 2104.09864), grouped
-query heads (arXiv 2305.13245), SwiGLU (arXiv 2002.05202), tied input and output embedding.
+RMSNorm before each part, the attention layer of `paddle_flashmask.nn` (rotary positions, grouped
+query heads), SwiGLU (arXiv 2002.05202), tied input and output embedding.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import paddle
 from paddle import Tensor, nn
 from paddle.nn import functional
 
-__all__ = ["Attention", "Decoder", "DecoderConfig", "RewardModel"]
+from paddle_flashmask.nn import Attend, CausalSelfAttention
 
-# (query [B, S, Hq, D], key [B, S, Hk, D], value [B, S, Hk, D], mask) -> [B, S, Hq, D]
-Attention: TypeAlias = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+__all__ = ["Decoder", "DecoderConfig", "RewardModel"]
+
 INIT_STD = 0.02  # standard deviation of initial weights, as in GPT-2
 
 
@@ -52,12 +50,12 @@ class DecoderConfig:
 class Decoder(nn.Layer):  # type: ignore[misc]
     """Token ids to logits."""
 
-    def __init__(self, config: DecoderConfig, attention: Attention) -> None:
+    def __init__(self, config: DecoderConfig, attend: Attend) -> None:
         """Make a model with random weights; call `paddle.seed` before for known ones."""
         super().__init__()
         self.config = config
         self.embedding = nn.Embedding(config.vocab_size, config.hidden_size, weight_attr=_init())
-        self.blocks = nn.LayerList([_Block(config, attention) for _ in range(config.num_layers)])
+        self.blocks = nn.LayerList([_Block(config, attend) for _ in range(config.num_layers)])
         self.norm = _RMSNorm(config.hidden_size)
 
     def forward(self, input_ids: Tensor, position_ids: Tensor, mask: Tensor) -> Tensor:
@@ -76,10 +74,9 @@ class Decoder(nn.Layer):  # type: ignore[misc]
 
     def hidden(self, input_ids: Tensor, position_ids: Tensor, mask: Tensor) -> Tensor:
         """Return the last hidden states, [B, S, hidden_size]; arguments as for `forward`."""
-        rotation = _rotation(position_ids, self.config)
         hidden = self.embedding(input_ids)
         for block in self.blocks:
-            hidden = block(hidden, rotation, mask)
+            hidden = block(hidden, position_ids, mask)
         return self.norm(hidden)
 
 
@@ -98,33 +95,25 @@ class RewardModel(nn.Layer):  # type: ignore[misc]
 
 
 class _Block(nn.Layer):  # type: ignore[misc]
-    def __init__(self, config: DecoderConfig, attention: Attention) -> None:
+    def __init__(self, config: DecoderConfig, attend: Attend) -> None:
         super().__init__()
-        self.config, self.attention = config, attention
-        hidden, head_dim = config.hidden_size, config.head_dim
+        hidden = config.hidden_size
         self.attention_norm = _RMSNorm(hidden)
-        self.query = _linear(hidden, config.num_heads * head_dim)
-        self.key = _linear(hidden, config.num_heads_k * head_dim)
-        self.value = _linear(hidden, config.num_heads_k * head_dim)
-        self.output = _linear(config.num_heads * head_dim, hidden)
+        self.attention = CausalSelfAttention(
+            hidden,
+            config.num_heads,
+            config.num_heads_k,
+            rope_base=config.rope_base,
+            weight_attr=_init(),
+            attend=attend,
+        )
         self.ffn_norm = _RMSNorm(hidden)
         self.gate = _linear(hidden, config.ffn_size)
         self.up = _linear(hidden, config.ffn_size)
         self.down = _linear(config.ffn_size, hidden)
 
-    def forward(self, hidden: Tensor, rotation: tuple[Tensor, Tensor], mask: Tensor) -> Tensor:
-        normed = self.attention_norm(hidden)
-        batch, seqlen, _ = normed.shape
-        heads, heads_k, head_dim = (
-            self.config.num_heads,
-            self.config.num_heads_k,
-            self.config.head_dim,
-        )
-        query = _rotate(self.query(normed).reshape([batch, seqlen, heads, head_dim]), rotation)
-        key = _rotate(self.key(normed).reshape([batch, seqlen, heads_k, head_dim]), rotation)
-        value = self.value(normed).reshape([batch, seqlen, heads_k, head_dim])
-        mixed = self.attention(query, key, value, mask)
-        hidden = hidden + self.output(mixed.reshape([batch, seqlen, heads * head_dim]))
+    def forward(self, hidden: Tensor, position_ids: Tensor, mask: Tensor) -> Tensor:
+        hidden = hidden + self.attention(self.attention_norm(hidden), position_ids, mask)
         normed = self.ffn_norm(hidden)
         return hidden + self.down(functional.silu(self.gate(normed)) * self.up(normed))
 
@@ -148,17 +137,3 @@ def _init() -> paddle.ParamAttr:
 
 def _linear(size_in: int, size_out: int) -> nn.Linear:
     return nn.Linear(size_in, size_out, weight_attr=_init(), bias_attr=False)
-
-
-def _rotation(position_ids: Tensor, config: DecoderConfig) -> tuple[Tensor, Tensor]:
-    """Return cosine and sine of the rotary angles, [B, S, 1, D] each."""
-    exponent = paddle.arange(0, config.head_dim, 2, dtype="float32") / config.head_dim
-    angles = position_ids.astype("float32").unsqueeze(-1) * config.rope_base**-exponent
-    both_halves = paddle.concat([angles, angles], axis=-1).unsqueeze(2)
-    return both_halves.cos(), both_halves.sin()
-
-
-def _rotate(heads: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
-    cosine, sine = rotation
-    first, second = paddle.chunk(heads, 2, axis=-1)
-    return heads * cosine + paddle.concat([-second, first], axis=-1) * sine

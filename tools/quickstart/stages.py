@@ -9,13 +9,14 @@ from typing import Any
 import paddle
 from chat_tokens import ChatTokenizer
 from comparison import Objective, Tensors
-from decoder import Attention, Decoder, DecoderConfig, RewardModel
+from decoder import Decoder, DecoderConfig, RewardModel
 from inputs import Inputs
 from paddle import Tensor, nn
 from preference_formats import Preference
 from records import InputError
 
 from paddle_flashmask import losses
+from paddle_flashmask.nn import Attend
 from paddle_flashmask.packing import (
     IGNORE_INDEX,
     PackedPreference,
@@ -98,7 +99,7 @@ def _is_trainable(sample: SftSample, seq_len: int) -> bool:
 def make_model(
     name: str,
     config: DecoderConfig,
-    attention: Attention,
+    attend: Attend,
     *,
     seed: int,
     weights: dict[str, Tensor] | None,
@@ -108,12 +109,12 @@ def make_model(
     Args:
         name: of the stage.
         config: sizes of the decoder.
-        attention: what the decoder attends with.
+        attend: what the decoder attends with.
         seed: of the random weights.
         weights: of the decoder, from an earlier stage; None keeps the random ones.
     """
     paddle.seed(seed)
-    decoder = Decoder(config, attention)
+    decoder = Decoder(config, attend)
     if weights is not None:
         decoder.set_state_dict(weights)
     return RewardModel(decoder) if name == "rm" else decoder
