@@ -71,8 +71,9 @@ PYTHON_RULES = {
     "backends": PythonRule(frozenset({"_ops"}), others=PADDLE),
     "reference": PythonRule(frozenset({"indices"}), others=PADDLE),
     "losses": PythonRule(frozenset({"packing"}), others=PADDLE),
+    "nn": PythonRule(frozenset({"nn", "attention"}), others=PADDLE),
     "integrations": PythonRule(
-        frozenset({"", "integrations", "attention", "backends", "indices", "packing"}),
+        frozenset({"", "integrations", "attention", "backends", "indices", "losses", "packing"}),
         others=PADDLE,
         anything_in_functions=True,
     ),

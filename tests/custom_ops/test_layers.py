@@ -118,6 +118,8 @@ PYTHON_BREACHES = [
         "from paddle_flashmask import losses",
         "packing must not import paddle_fla",
     ),
+    ("nn/rotary.py", "from paddle_flashmask import _ops", "nn must not import paddle_flashmask._ops"),
+    ("nn/rotary.py", "import paddlenlp", "nn must not import paddlenlp"),
     ("integrations/paddlenlp.py", "import paddlenlp", "paddlenlp inside functions only"),
     ("integrations/paddlenlp.py", "from paddle_flashmask import _ops", "must not import paddle_fl"),
     (
@@ -138,6 +140,7 @@ PYTHON_ALLOWED = [
     ("losses.py", "import paddle\nfrom paddle_flashmask.packing import IGNORE_INDEX"),
     ("integrations/paddlenlp.py", "import paddle\ndef f():\n    import paddlenlp"),
     ("integrations/paddlenlp.py", "from paddle_flashmask import flashmask_attention"),
+    ("nn/rotary.py", "import paddle\nfrom paddle_flashmask.attention import f"),
     ("__init__.py", "if TYPE_CHECKING:\n    from paddle_flashmask.attention import f"),
 ]
 

@@ -1,0 +1,135 @@
+"""The functions that carry indices through a model of PaddleNLP, and attend with them.
+
+Three of a model's functions are wrapped, once per process. What is no int32 mask of four axes goes
+to the original, so models without the flag run as before:
+
+* `scaled_dot_product_attention` attends with `flashmask_attention`;
+* `_prepare_decoder_attention_mask` would turn the mask into [B, 1, S, S] floats: it returns it;
+* `is_casual_mask` would look for a triangle in it: there is none.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import paddle
+
+from paddle_flashmask import flashmask_attention
+from paddle_flashmask.integrations.paddlenlp.seams import Backbone
+
+__all__ = ["CALLS", "NON_CAUSAL_WIDTH", "Calls", "install", "is_indices", "uninstall"]
+
+MASK_RANK = 4
+NON_CAUSAL_WIDTH = 4  # four numbers per column say both triangles; one or two are read as causal
+ATTEND, IS_CAUSAL, PREPARE = (
+    "scaled_dot_product_attention",
+    "is_casual_mask",
+    "_prepare_decoder_attention_mask",
+)
+Function = Callable[..., Any]
+
+
+class Calls:
+    """How often our attention ran in place of a model's own; a trainer checks that it rises."""
+
+    count = 0
+
+
+CALLS = Calls()
+
+
+def is_indices(attention_mask: object) -> bool:
+    """Return whether what a model was given as its mask are startend_row_indices."""
+    return (
+        isinstance(attention_mask, paddle.Tensor)
+        and attention_mask.dtype == paddle.int32
+        and len(attention_mask.shape) == MASK_RANK
+    )
+
+
+def install(backbone: Backbone) -> None:
+    """Wrap the functions of a backbone's module, if that was not done before."""
+    module, kind = backbone.module, getattr(backbone.module, backbone.seam.backbone)
+    _wrap(module, ATTEND, _attending)
+    _wrap(module, IS_CAUSAL, _never_causal)
+    _wrap(kind, PREPARE, _unprepared, staticmethod)
+
+
+def uninstall(backbone: Backbone) -> None:
+    """Give a module its own functions back."""
+    kind = getattr(backbone.module, backbone.seam.backbone)
+    for owner, name in ((backbone.module, ATTEND), (backbone.module, IS_CAUSAL), (kind, PREPARE)):
+        original = getattr(getattr(owner, name), "__wrapped__", None)
+        if original is not None:
+            setattr(owner, name, staticmethod(original) if owner is kind else original)
+
+
+def _wrap(
+    owner: Any,
+    name: str,
+    wrapper: Callable[[Function], Function],
+    form: Callable[[Function], Any] = lambda function: function,
+) -> None:
+    original = getattr(owner, name)
+    if not hasattr(original, "__wrapped__"):
+        setattr(owner, name, form(functools.wraps(original)(wrapper(original))))
+
+
+def _attending(original: Function) -> Function:
+    signature = inspect.signature(original)
+
+    def attend(*args: Any, **kwargs: Any) -> Any:
+        arguments = signature.bind(*args, **kwargs).arguments
+        if not is_indices(arguments["attention_mask"]):
+            return original(*args, **kwargs)
+        _refuse_what_is_not_supported(arguments)
+        indices = arguments["attention_mask"]
+        training = arguments.get("training", True)
+        # Llama has no dropout on its weights, and no parameter that says whether it trains.
+        has_dropout = "training" in signature.parameters
+        dropout = arguments["config"].attention_dropout if has_dropout else 0.0
+        CALLS.count += 1
+        out = flashmask_attention(
+            arguments["query_states"],
+            arguments["key_states"],
+            arguments["value_states"],
+            indices,
+            causal=indices.shape[-1] != NON_CAUSAL_WIDTH,
+            dropout=dropout,
+            training=training,
+        )
+        assert not isinstance(out, list)
+        return out.reshape([0, 0, -1])
+
+    return attend
+
+
+def _refuse_what_is_not_supported(arguments: dict[str, Any]) -> None:
+    refused = {
+        "output_attentions=True": bool(arguments["output_attentions"]),
+        "alibi": arguments.get("alibi") is not None,
+        "sequence_parallel": bool(arguments.get("sequence_parallel", False)),
+        "sep_parallel (a reshard_layer)": arguments.get("reshard_layer") is not None,
+    }
+    given = [name for name, is_given in refused.items() if is_given]
+    if given:
+        raise NotImplementedError(f"flash_mask does not support {', '.join(given)}")
+
+
+def _never_causal(original: Function) -> Function:
+    def is_causal(attention_mask: paddle.Tensor) -> Any:
+        return False if is_indices(attention_mask) else original(attention_mask)
+
+    return is_causal
+
+
+def _unprepared(original: Function) -> Function:
+    def prepare(attention_mask: paddle.Tensor | None, *args: Any, **kwargs: Any) -> Any:
+        if is_indices(attention_mask):
+            return attention_mask
+        return original(attention_mask, *args, **kwargs)
+
+    return prepare
