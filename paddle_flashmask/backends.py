@@ -63,19 +63,21 @@ def registered_kernels() -> list[Kernel]:
     return kernels
 
 
-def backend_of(tensor: paddle.Tensor, head_dim: int) -> str:
+def backend_of(tensor: paddle.Tensor, head_dim: int, dtype: str | None = None) -> str:
     """Return "CPU", or "CUDA sm80" and the like: what would serve attention beside `tensor`.
 
     Args:
         tensor: a weight of the layer: its place and dtype count.
         head_dim: width of a head.
+        dtype: of the call, if auto_cast makes it another than that of the weight.
 
     Raises:
         NotImplementedError: no kernel serves it; the message says which there are.
     """
-    dtype = str(tensor.dtype).rsplit(".", maxsplit=1)[-1]
+    dtype = dtype or str(tensor.dtype).rsplit(".", maxsplit=1)[-1]
     capability = _capability(tensor.place)
-    serving = [kernel for kernel in registered_kernels() if kernel.serves(capability, dtype, head_dim)]
+    kernels = registered_kernels()
+    serving = [kernel for kernel in kernels if kernel.serves(capability, dtype, head_dim)]
     if serving:
         best = max(serving, key=lambda kernel: kernel.capability)
         return "CPU" if best.name == CPU else f"CUDA {best.name}"

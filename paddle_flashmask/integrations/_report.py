@@ -82,18 +82,21 @@ class AttentionReport:
         return "\n".join(_line(layer) for layer in self.layers)
 
 
-def own_layer(name: str, weight: paddle.Tensor, head_dim: int) -> LayerReport:
+def own_layer(
+    name: str, weight: paddle.Tensor, head_dim: int, dtype: str | None = None
+) -> LayerReport:
     """Return the report of a layer that has chosen ours: its backend, or "none" and the reason.
 
     Args:
         name: path of the layer in the model.
         weight: one of its weights: place and dtype count.
         head_dim: width of a head.
+        dtype: of the call, if auto_cast makes it another than that of the weight.
     """
     from paddle_flashmask.backends import backend_of
 
     try:
-        return LayerReport(name, f"{OURS}, {backend_of(weight, head_dim)}")
+        return LayerReport(name, f"{OURS}, {backend_of(weight, head_dim, dtype)}")
     except NotImplementedError as error:
         return LayerReport(name, "none", str(error))
 

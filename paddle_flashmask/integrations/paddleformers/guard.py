@@ -1,0 +1,141 @@
+"""Two checks around a model whose configuration names ours.
+
+Every call of the model: two masks become one, and a mask that was passed must have reached the
+layers. Start of a trainer: every setting that would lose the mask is an error there and then.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import paddle
+from paddle import nn
+
+from paddle_flashmask.integrations._report import NotOursError
+from paddle_flashmask.integrations.paddleformers import calls, parallel
+from paddle_flashmask.integrations.paddleformers.layers import (
+    NAME,
+    chosen,
+    chooses_ours,
+    interface_layers,
+    report,
+)
+
+__all__ = ["call_checked", "check_trainer", "joined_masks"]
+
+FIELD = "attn_mask_startend_row_indices"
+MASK = "attention_mask"
+
+
+def call_checked(model: Any, *inputs: object, **options: Any) -> Any:
+    """Call a model; stands in for `PretrainedModel.__call__` once ours is registered.
+
+    Raises:
+        ValueError: two masks came that cannot be made one.
+        RuntimeError: a mask was passed and a layer did not get it, or no layer asked for ours.
+    """
+    if calls.running() or not chooses_ours(model):
+        return nn.Layer.__call__(model, *inputs, **options)
+    parallel.refuse_split_sequences(model.config)
+    names = list(inspect.signature(model.forward).parameters)
+    given = dict(zip(names, inputs, strict=False)) | options
+    field, mask = given.get(FIELD), given.get(MASK)
+    if field is not None and mask is not None:
+        field = joined_masks(field, mask)
+        inputs, options = (), given | {FIELD: field, MASK: None}
+    with calls.watch() as seen:
+        out = nn.Layer.__call__(model, *inputs, **options)
+    _check_reached(model, seen, field)
+    return out
+
+
+def joined_masks(field: paddle.Tensor, mask: paddle.Tensor) -> paddle.Tensor:
+    """Return indices that hide what they hid, and the keys that a padding mask hides.
+
+    Args:
+        field: [B, Hm, S, C] or [B, Hm, S], int32 or int64.
+        mask: [B, S], bool or numbers, 0 at keys that nobody sees.
+
+    Raises:
+        ValueError: the mask has another shape, which PaddleFormers would drop without a word.
+    """
+    if mask.ndim != 2 or list(mask.shape) != [field.shape[0], field.shape[2]]:
+        raise ValueError(
+            f"{MASK} beside {FIELD} must be [batch, seqlen], a padding mask; got shapes "
+            f"{list(mask.shape)} and {list(field.shape)}"
+        )
+    full = field if field.ndim == 4 else field.unsqueeze(-1)
+    is_hidden = mask.astype("bool").logical_not()[:, None, :, None]
+    # The first interval of a hidden column is made all rows.
+    all_rows = [0, full.shape[2], 0, 0] if full.shape[-1] > 1 else [0]
+    hidden = paddle.to_tensor(all_rows[: full.shape[-1]], dtype=full.dtype, place=full.place)
+    return paddle.where(is_hidden, hidden.reshape([1, 1, 1, -1]), full)
+
+
+def check_trainer(model: nn.Layer, arguments: Any, *, must_use: bool, strict: bool) -> str:
+    """Check a model that a trainer starts with, and return its report as text.
+
+    Args:
+        model: what is trained.
+        arguments: of the training.
+        must_use: whether ours was asked for, so that a model without it is an error.
+        strict: whether every attention layer must be ours.
+
+    Raises:
+        NotOursError: no layer runs ours although it was asked for; or a layer that chose ours is
+            refused by the operator; or strict, and a layer runs another.
+        NotImplementedError: a parallel setting would lose the mask.
+    """
+    if not chooses_ours(model):
+        if must_use:
+            names = sorted({str(chosen(layer)) for _, layer in interface_layers(model)})
+            raise NotOursError(
+                f"{NAME} was registered by custom_register_path but no layer uses it: the model's "
+                f"_attn_implementation is {', '.join(names) or 'not read by its attention'}; set "
+                f"_attn_implementation: {NAME}, or remove custom_register_path"
+            )
+        return ""
+    parallel.refuse_split_sequences(arguments)
+    parallel.refuse_split_sequences(model.config)
+    dtype = None
+    if getattr(arguments, "bf16", False):
+        dtype = "bfloat16"
+    elif getattr(arguments, "fp16", False):
+        dtype = "float16"
+    found = report(model, strict=strict, dtype=dtype)
+    refused = [layer for layer in found.layers if layer.backend == "none"]
+    if refused or not any(layer.is_ours for layer in found.layers):
+        found.require_ours()
+    if FIELD not in inspect.signature(_inner(model).forward).parameters:
+        raise NotOursError(
+            f"{type(_inner(model)).__name__}.forward has no argument {FIELD}: no packed batch can "
+            f"reach {NAME} in this model"
+        )
+    return str(found)
+
+
+def _inner(model: Any) -> Any:
+    """Return the model that an adapter such as LoRA wraps."""
+    inner = getattr(model, "model", None)
+    is_adapter = isinstance(inner, nn.Layer) and hasattr(model, "lora_config")
+    return inner if is_adapter else model
+
+
+def _check_reached(model: nn.Layer, seen: calls.Calls, field: paddle.Tensor | None) -> None:
+    if not seen.masked and not seen.unmasked:
+        raise RuntimeError(
+            f"{type(model).__name__} is configured for {NAME} and none of its layers called it"
+        )
+    if field is None:
+        return
+    lost = [
+        name
+        for name, layer in interface_layers(model)
+        if seen.unmasked.get(id(layer)) == field.shape[2]
+    ]
+    if lost:
+        raise RuntimeError(
+            f"{FIELD} was passed to {type(model).__name__} and did not reach "
+            f"{', '.join(lost)}: those layers saw plain causal attention"
+        )

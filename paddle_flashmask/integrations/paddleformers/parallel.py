@@ -1,0 +1,81 @@
+"""Models split over processes: each rank's mask heads, and the splits that would lose the mask."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import paddle
+
+__all__ = ["own_mask_heads", "refuse_split_sequences"]
+
+FIELD = "attn_mask_startend_row_indices"
+# Settings with which a rank holds a part of the rows or columns, or hands its input on without the
+# indices, by their names in configurations and training arguments.
+SPLITS = {
+    "context_parallel_size": "the sequence is split over ranks and the indices are not",
+    "context_parallel_degree": "the sequence is split over ranks and the indices are not",
+    "sep_parallel_size": "the sequence is split over ranks and the indices are not",
+    "sep_parallel_degree": "the sequence is split over ranks and the indices are not",
+    "pipeline_model_parallel_size": "stages hand the indices on as if they were a dense mask",
+    "pipeline_parallel_degree": "stages hand the indices on as if they were a dense mask",
+}
+TENSOR_PARALLEL = ("tensor_model_parallel_size", "tensor_parallel_degree")
+
+
+def refuse_split_sequences(settings: object) -> None:
+    """Raise if a configuration or training arguments split sequences or layers over ranks.
+
+    Raises:
+        NotImplementedError: such a setting is above 1.
+    """
+    for name, reason in SPLITS.items():
+        size = getattr(settings, name, None)
+        if isinstance(size, int) and size > 1:
+            raise NotImplementedError(
+                f"{name} is not supported with paddle_flashmask, only 1 ({reason}: the mask would "
+                f"be lost); got {size}"
+            )
+
+
+def own_mask_heads(
+    startend_row_indices: paddle.Tensor, config: Any, *, num_heads: int, num_heads_k: int
+) -> paddle.Tensor:
+    """Return the mask heads that belong to the query heads of this rank.
+
+    Args:
+        startend_row_indices: [B, Hm, Sk, C]; Hm is 1 or counts key or query heads of the whole
+            model, whatever part of them this rank has.
+        config: of the layer.
+        num_heads: query heads of this rank.
+        num_heads_k: key heads of this rank.
+
+    Raises:
+        ValueError: Hm is another number.
+    """
+    ranks = _ranks(config, num_heads)
+    heads = startend_row_indices.shape[1]
+    if ranks == 1 or heads == 1:
+        return startend_row_indices
+    if heads not in (num_heads_k * ranks, num_heads * ranks):
+        raise ValueError(
+            f"{FIELD} must have 1, {num_heads_k * ranks} (key heads) or {num_heads * ranks} (query "
+            f"heads) mask heads, those of the whole model: each of {ranks} tensor parallel ranks "
+            f"takes its own; got {heads} in shape {list(startend_row_indices.shape)}"
+        )
+    rank = _tensor_parallel_rank()
+    size = heads // ranks
+    return startend_row_indices[:, rank * size : (rank + 1) * size]
+
+
+def _ranks(config: Any, num_heads: int) -> int:
+    """Return over how many ranks the heads of a layer are split; a layer may stay whole."""
+    for name in TENSOR_PARALLEL:
+        ranks = getattr(config, name, None)
+        if isinstance(ranks, int) and ranks > 1:
+            return ranks if config.num_attention_heads == num_heads * ranks else 1
+    return 1
+
+
+def _tensor_parallel_rank() -> int:
+    group = paddle.distributed.fleet.get_hybrid_communicate_group()
+    return int(group.get_model_parallel_rank())
