@@ -172,9 +172,12 @@ def _check_hidden(hidden: paddle.Tensor, hidden_size: int) -> None:
 
 
 def _check_positions(position_ids: paddle.Tensor, hidden: paddle.Tensor) -> None:
-    """Check the sizes that are known; `rotation` checks kind and axes."""
-    shape = list(getattr(position_ids, "shape", ()))
-    wanted = list(hidden.shape[:2])
-    pairs = zip(shape, wanted, strict=False)
-    if len(shape) == 2 and any(-1 not in pair and pair[0] != pair[1] for pair in pairs):
-        raise ValueError(f"position_ids must be [B, S] = {wanted}; got shape {shape}")
+    """Check the sizes that are known (-1 is not); `rotation` checks kind and axes."""
+    shape = getattr(position_ids, "shape", ())
+    if len(shape) != 2:
+        return
+    for axis in (0, 1):
+        if -1 not in (shape[axis], hidden.shape[axis]) and shape[axis] != hidden.shape[axis]:
+            raise ValueError(
+                f"position_ids must be [B, S] = {list(hidden.shape[:2])}; got shape {list(shape)}"
+            )
