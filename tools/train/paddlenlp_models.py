@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import paddle
+from mixtral_experts import mend_experts
 from paddlenlp.trainer import Trainer, TrainerCallback, TrainingArguments
 from paddlenlp.transformers import (
     LlamaConfig,
@@ -83,6 +84,7 @@ def make_model(options: argparse.Namespace, vocab_size: int, **sizes: int) -> pa
         **sizes,
     }
     if options.model == "mixtral":
+        mend_experts()
         shape |= {"num_local_experts": 4, "num_experts_per_tok": 2}
     paddle.seed(options.seed)
     model = model_class(config_class(vocab_size=vocab_size, **shape))

@@ -141,6 +141,12 @@ def find_backbones(model: paddle.nn.Layer) -> tuple[Backbone, ...]:
     if not isinstance(model, paddle.nn.Layer):
         raise TypeError(f"model must be a paddle.nn.Layer; got {type(model).__name__}")
     found = tuple(backbones(model))
+    for layer in _layers(model):
+        if type(layer).__name__.startswith("PrefixModel"):
+            raise NotImplementedError(
+                f"flash_mask does not support {type(layer).__name__}: its prefix is no part of the "
+                "batch's indices"
+            )
     if not found:
         known = ", ".join(seam.name for seam in SEAMS)
         raise NotImplementedError(
