@@ -1,4 +1,4 @@
-"""Layers for plain Paddle models: causal attention with rotary positions, and the rotation alone."""
+"""Layers for plain Paddle models: causal attention with rotary positions, and the rotation."""
 
 from __future__ import annotations
 

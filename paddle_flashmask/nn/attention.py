@@ -133,9 +133,7 @@ class CausalSelfAttention(paddle.nn.Layer):
         value = self.value(hidden).reshape([0, 0, self.num_heads_k, self.head_dim])
         query, key = rotate(query, cosine, sine), rotate(key, cosine, sine)
         mixed = self._attend(query, key, value, startend_row_indices)
-        out: paddle.Tensor = self.output(
-            mixed.reshape([0, 0, self.num_heads * self.head_dim])
-        )
+        out: paddle.Tensor = self.output(mixed.reshape([0, 0, self.num_heads * self.head_dim]))
         return out
 
     def extra_repr(self) -> str:

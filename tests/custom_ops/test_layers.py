@@ -118,7 +118,11 @@ PYTHON_BREACHES = [
         "from paddle_flashmask import losses",
         "packing must not import paddle_fla",
     ),
-    ("nn/rotary.py", "from paddle_flashmask import _ops", "nn must not import paddle_flashmask._ops"),
+    (
+        "nn/rotary.py",
+        "from paddle_flashmask import _ops",
+        "nn must not import paddle_flashmask._ops",
+    ),
     ("nn/rotary.py", "import paddlenlp", "nn must not import paddlenlp"),
     ("integrations/paddlenlp.py", "import paddlenlp", "paddlenlp inside functions only"),
     ("integrations/paddlenlp.py", "from paddle_flashmask import _ops", "must not import paddle_fl"),

@@ -1,4 +1,4 @@
-"""Packed rows for PaddleNLP's Trainer: a data set with its collator, and packing in the collator."""
+"""Packed rows for PaddleNLP's Trainer: a data set with its collator, and a packing collator."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Row(NamedTuple):
     number: int
 
 
-class RowDataset(paddle.io.Dataset):
+class RowDataset(paddle.io.Dataset[Row]):
     """The rows of `pack_sft`, `pack_dpo` or `pack_rm`; batches come from `collate_rows`.
 
     Example:
@@ -109,7 +109,7 @@ class PackingCollator:
         return packed.build(range(len(packed)))
 
 
-def _sample(sample: Any) -> Any:
+def _sample(sample: object) -> object:
     if not isinstance(sample, Mapping):
         return sample
     for first, names in SAMPLE_FIELDS.items():

@@ -6,6 +6,7 @@ PaddleNLP 3 is on no package index; this is tested against a stand-in with the s
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
@@ -70,8 +71,9 @@ def _redirected(
     key: paddle.Tensor,
     value: paddle.Tensor,
     startend_row_indices: paddle.Tensor | None = None,
-    **options: Any,
+    **options: object,
 ) -> paddle.Tensor | list[paddle.Tensor]:
     if isinstance(startend_row_indices, paddle.Tensor):
         startend_row_indices = narrowed("startend_row_indices", startend_row_indices)
-    return flashmask_attention(query, key, value, startend_row_indices, **options)
+    attend: Callable[..., paddle.Tensor | list[paddle.Tensor]] = flashmask_attention
+    return attend(query, key, value, startend_row_indices, **options)

@@ -6,7 +6,7 @@ Mixins for `compute_loss`; they know nothing of the flag. The batches are those 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import paddle
 
@@ -15,6 +15,9 @@ from paddle_flashmask.integrations.paddlenlp.seams import find_backbones
 
 __all__ = ["DpoObjective", "RmObjective", "SftObjective", "answer_log_probs"]
 
+# With return_outputs: (loss, (loss, what evaluation collects)).
+Loss: TypeAlias = paddle.Tensor | tuple[paddle.Tensor, tuple[paddle.Tensor, ...]]
+Outputs: TypeAlias = Any  # a ModelOutput of PaddleNLP
 MODEL_FIELDS = ("input_ids", "position_ids", "attention_mask")
 
 
@@ -23,7 +26,7 @@ class SftObjective:
 
     def compute_loss(
         self, model: paddle.nn.Layer, inputs: dict[str, Any], return_outputs: bool = False
-    ) -> Any:
+    ) -> Loss:
         """Return the loss, or (loss, (loss, logits))."""
         outputs = _forward(model, inputs)
         loss = losses.sft_loss(outputs.logits, inputs["labels"], inputs.get("loss_weights"))
@@ -41,12 +44,12 @@ class DpoObjective:
 
     def __init__(
         self,
-        *args: Any,
+        *args: object,
         beta: float = 0.1,
         label_smoothing: float = 0.0,
         reference_model: paddle.nn.Layer | None = None,
         reference_free: bool = False,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> None:
         """Make the trainer.
 
@@ -55,14 +58,15 @@ class DpoObjective:
         """
         if reference_free and reference_model is not None:
             raise ValueError("reference_model must be None with reference_free=True; got both")
-        super().__init__(*args, **kwargs)
+        parent: Any = super()
+        parent.__init__(*args, **kwargs)
         self.beta, self.label_smoothing = beta, label_smoothing
         self.reference_free = reference_free
-        self.frozen_models = () if reference_model is None else (reference_model,)
+        self.frozen_models = [] if reference_model is None else [reference_model]
 
     def compute_loss(
         self, model: paddle.nn.Layer, inputs: dict[str, Any], return_outputs: bool = False
-    ) -> Any:
+    ) -> Loss:
         """Return the loss, or (loss, (loss, margins))."""
         outputs = _forward(model, inputs)
         log_probs = answer_log_probs(outputs.logits, inputs)
@@ -104,7 +108,7 @@ class RmObjective:
 
     def compute_loss(
         self, model: paddle.nn.Layer, inputs: dict[str, Any], return_outputs: bool = False
-    ) -> Any:
+    ) -> Loss:
         """Return the loss, or (loss, (loss, margins))."""
         values = model(**_fields(inputs))
         scores = losses.answer_scores(values, inputs["answer_rows"], inputs["score_positions"])
@@ -136,15 +140,19 @@ def _fields(inputs: dict[str, Any]) -> dict[str, Any]:
     return {name: inputs[name] for name in MODEL_FIELDS if name in inputs}
 
 
-def _forward(model: paddle.nn.Layer, inputs: dict[str, Any]) -> Any:
+def _forward(model: paddle.nn.Layer, inputs: dict[str, Any]) -> Outputs:
     # By name: a tuple of outputs starts with another thing if the router's logits are wanted.
     return model(**_fields(inputs), return_dict=True)
 
 
-def _with_router_loss(loss: paddle.Tensor, model: paddle.nn.Layer, outputs: Any) -> paddle.Tensor:
+def _with_router_loss(
+    loss: paddle.Tensor, model: paddle.nn.Layer, outputs: Outputs
+) -> paddle.Tensor:
     """Add the router's balancing loss, which PaddleNLP adds if config.output_router_logits."""
     router_loss = getattr(outputs, "aux_loss", None)
     if router_loss is None:
         return loss
     config = find_backbones(model)[0].layer.config  # an adapter around the model may hide its own
-    return loss + config.router_aux_loss_coef * router_loss
+    coefficient = float(config.router_aux_loss_coef)
+    total: paddle.Tensor = loss + coefficient * router_loss
+    return total

@@ -68,7 +68,7 @@ def uninstall(backbone: Backbone) -> None:
 
 
 def _wrap(
-    owner: Any,
+    owner: object,
     name: str,
     wrapper: Callable[[Function], Function],
     form: Callable[[Function], Any] = lambda function: function,
@@ -81,7 +81,7 @@ def _wrap(
 def _attending(original: Function) -> Function:
     signature = inspect.signature(original)
 
-    def attend(*args: Any, **kwargs: Any) -> Any:
+    def attend(*args: object, **kwargs: object) -> object:
         arguments = signature.bind(*args, **kwargs).arguments
         if not is_indices(arguments["attention_mask"]):
             return original(*args, **kwargs)
@@ -120,14 +120,14 @@ def _refuse_what_is_not_supported(arguments: dict[str, Any]) -> None:
 
 
 def _never_causal(original: Function) -> Function:
-    def is_causal(attention_mask: paddle.Tensor) -> Any:
+    def is_causal(attention_mask: paddle.Tensor) -> object:
         return False if is_indices(attention_mask) else original(attention_mask)
 
     return is_causal
 
 
 def _unprepared(original: Function) -> Function:
-    def prepare(attention_mask: paddle.Tensor | None, *args: Any, **kwargs: Any) -> Any:
+    def prepare(attention_mask: paddle.Tensor | None, *args: object, **kwargs: object) -> object:
         if is_indices(attention_mask):
             return attention_mask
         return original(attention_mask, *args, **kwargs)

@@ -17,6 +17,7 @@ from paddle_flashmask.integrations.paddlenlp.framework import import_module
 from paddle_flashmask.integrations.paddlenlp.inputs import model_inputs
 from paddle_flashmask.integrations.paddlenlp.objectives import (
     DpoObjective,
+    Loss,
     RmObjective,
     SftObjective,
 )
@@ -39,7 +40,7 @@ class FlashMaskMixin:
     not run once per layer is one too. Without it batches with indices get the dense mask.
     """
 
-    def __init__(self, *args: Any, flash_mask_args: object = None, **kwargs: Any) -> None:
+    def __init__(self, *args: object, flash_mask_args: object = None, **kwargs: object) -> None:
         """Make the trainer and switch its model.
 
         Raises:
@@ -47,8 +48,9 @@ class FlashMaskMixin:
             NotImplementedError: the model or the training arguments rule our attention out.
             NotOursError: a layer would not run our operator.
         """
-        super().__init__(*args, **kwargs)
+        parent: Any = super()
         own: Any = self
+        parent.__init__(*args, **kwargs)
         self.flash_mask = flag_of(flash_mask_args, own.args)
         # A frozen reference is given the same batches, so it must read masks the same way.
         models = (own.model, *getattr(self, "frozen_models", ()))
@@ -73,7 +75,7 @@ class FlashMaskMixin:
 
     def compute_loss(
         self, model: paddle.nn.Layer, inputs: dict[str, Any], return_outputs: bool = False
-    ) -> Any:
+    ) -> Loss:
         """Return the loss of the trainer, having seen that our attention computed it.
 
         Raises:
@@ -81,7 +83,7 @@ class FlashMaskMixin:
         """
         parent: Any = super()
         before = CALLS.count
-        loss = parent.compute_loss(model, inputs, return_outputs)
+        loss: Loss = parent.compute_loss(model, inputs, return_outputs)
         ran = CALLS.count - before
         if self.flash_mask and ran < self._attention_layers:
             raise NotOursError(
