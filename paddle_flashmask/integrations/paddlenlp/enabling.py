@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import paddle
 
 from paddle_flashmask.integrations._report import AttentionReport, LayerReport, own_layer
-from paddle_flashmask.integrations.paddlenlp.patches import install
+from paddle_flashmask.integrations.paddlenlp.patches import install, is_installed
 from paddle_flashmask.integrations.paddlenlp.seams import (
     SEAMS,
     Backbone,
@@ -99,6 +99,8 @@ def _own(backbone: Backbone) -> Iterator[tuple[str, paddle.nn.Layer]]:
 def _layer(backbone: Backbone, name: str, layer: paddle.nn.Layer) -> LayerReport:
     if not is_enabled(backbone):
         return LayerReport(name, BUILT_IN, "flash_mask is off")
+    if not is_installed(backbone):
+        return LayerReport(name, BUILT_IN, "its attention was replaced after flash_mask was set")
     weight = next(iter(layer.parameters()))
     return own_layer(name, weight, int(layer.head_dim))
 

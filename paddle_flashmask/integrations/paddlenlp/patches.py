@@ -20,7 +20,15 @@ import paddle
 from paddle_flashmask import flashmask_attention
 from paddle_flashmask.integrations.paddlenlp.seams import Backbone
 
-__all__ = ["CALLS", "NON_CAUSAL_WIDTH", "Calls", "install", "is_indices", "uninstall"]
+__all__ = [
+    "CALLS",
+    "NON_CAUSAL_WIDTH",
+    "Calls",
+    "install",
+    "is_indices",
+    "is_installed",
+    "uninstall_all",
+]
 
 MASK_RANK = 4
 NON_CAUSAL_WIDTH = 4  # four numbers per column say both triangles; one or two are read as causal
@@ -29,7 +37,10 @@ ATTEND, IS_CAUSAL, PREPARE = (
     "is_casual_mask",
     "_prepare_decoder_attention_mask",
 )
+OURS = "_is_of_flashmask"  # set on the functions that stand in for a model's own
 Function = Callable[..., Any]
+# (module or class, name, what stood there), in the order of wrapping.
+_ORIGINALS: list[tuple[object, str, object]] = []
 
 
 class Calls:
@@ -55,27 +66,29 @@ def install(backbone: Backbone) -> None:
     module, kind = backbone.module, getattr(backbone.module, backbone.seam.backbone)
     _wrap(module, ATTEND, _attending)
     _wrap(module, IS_CAUSAL, _never_causal)
-    _wrap(kind, PREPARE, _unprepared, staticmethod)
+    _wrap(kind, PREPARE, _unprepared)
 
 
-def uninstall(backbone: Backbone) -> None:
-    """Give a module its own functions back."""
-    kind = getattr(backbone.module, backbone.seam.backbone)
-    for owner, name in ((backbone.module, ATTEND), (backbone.module, IS_CAUSAL), (kind, PREPARE)):
-        original = getattr(getattr(owner, name), "__wrapped__", None)
-        if original is not None:
-            setattr(owner, name, staticmethod(original) if owner is kind else original)
+def uninstall_all() -> None:
+    """Give every module its own functions back."""
+    while _ORIGINALS:
+        owner, name, original = _ORIGINALS.pop()
+        setattr(owner, name, original)
 
 
-def _wrap(
-    owner: object,
-    name: str,
-    wrapper: Callable[[Function], Function],
-    form: Callable[[Function], Any] = lambda function: function,
-) -> None:
-    original = getattr(owner, name)
-    if not hasattr(original, "__wrapped__"):
-        setattr(owner, name, form(functools.wraps(original)(wrapper(original))))
+def is_installed(backbone: Backbone) -> bool:
+    """Return whether a model still attends with our function: others replace it too."""
+    return hasattr(getattr(backbone.module, ATTEND), OURS)
+
+
+def _wrap(owner: object, name: str, wrapper: Callable[[Function], Function]) -> None:
+    kept, original = inspect.getattr_static(owner, name), getattr(owner, name)
+    if hasattr(original, OURS):
+        return
+    wrapped = functools.wraps(original)(wrapper(original))
+    setattr(wrapped, OURS, True)
+    setattr(owner, name, staticmethod(wrapped) if isinstance(kept, staticmethod) else wrapped)
+    _ORIGINALS.append((owner, name, kept))
 
 
 def _attending(original: Function) -> Function:

@@ -1,0 +1,213 @@
+"""The flag in PaddleNLP's Trainer: on equals off, a broken mask does not, evaluation included."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from paddlenlp.trainer import PdArgumentParser, Trainer, TrainingArguments
+from support.nlp_models import (
+    MODELS,
+    arguments,
+    groups,
+    losses_of,
+    make,
+    packed_of,
+    packed_sft,
+    trainer_of,
+)
+
+from paddle_flashmask.integrations import paddlenlp as integration
+from paddle_flashmask.packing import pack_dpo
+
+LOSS_TOLERANCE = 1e-5  # relative, of the acceptance
+STAGES = ("sft", "dpo", "rm")
+
+
+def model_of(stage: str, name: str = "llama", **options):
+    model = make(name, **options)
+    return integration.RewardModel(model) if stage == "rm" else model
+
+
+def losses(stage: str, folder, *, flash_mask: bool, packed=None, name="llama", **options):
+    args = arguments(folder, **options)
+    extra = {"reference_free": True} if stage == "dpo" else {}
+    packed = packed_of(stage) if packed is None else packed
+    trainer = trainer_of(
+        stage, model_of(stage, name), args, packed, flash_mask=flash_mask, **extra
+    )
+    return losses_of(trainer)
+
+
+def assert_equal(ours, dense):
+    assert len(ours) == len(dense) > 0
+    np.testing.assert_allclose(ours, dense, rtol=LOSS_TOLERANCE)
+
+
+@pytest.mark.parametrize(
+    ("given", "flag"),
+    [([], False), (["--flash_mask"], True), (["--flash_mask", "true"], True),
+     (["--flash_mask", "false"], False)],
+)
+def test_flag_is_parsed_beside_training_arguments(given, flag, tmp_path):
+    parser = PdArgumentParser((TrainingArguments, integration.FlashMaskArguments))
+    training, ours = parser.parse_args_into_dataclasses(
+        ["--output_dir", str(tmp_path), "--device", "cpu", *given], look_for_args_file=False
+    )
+    assert (training.output_dir, ours.flash_mask) == (str(tmp_path), flag)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("stage", STAGES)
+def test_on_equals_off(stage, name, tmp_path):
+    ours, dense = (losses(stage, tmp_path, flash_mask=flag, name=name) for flag in (True, False))
+    assert_equal(ours, dense)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_on_equals_off_with_recompute_and_accumulation(stage, tmp_path):
+    options = {"recompute": True, "gradient_accumulation_steps": 2}
+    ours, dense = (losses(stage, tmp_path, flash_mask=flag, **options) for flag in (True, False))
+    assert_equal(ours, dense)
+    assert_equal(ours, losses(stage, tmp_path, flash_mask=True, gradient_accumulation_steps=2))
+
+
+class Leaking:
+    """Rows without the borders between samples."""
+
+    def __init__(self, packed):
+        self.packed, self.seq_len = packed, packed.seq_len
+
+    def __len__(self):
+        return len(self.packed)
+
+    def build(self, rows):
+        batch = self.packed.build(rows)
+        field = "attn_mask_startend_row_indices"
+        return {**batch, field: np.full_like(batch[field], self.seq_len)}
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_broken_mask_differs_at_once(stage, tmp_path):
+    leaking = Leaking(packed_of(stage))
+    right = losses(stage, tmp_path, flash_mask=True, max_steps=1)
+    wrong = losses(stage, tmp_path, flash_mask=True, max_steps=1, packed=leaking)
+    assert abs(wrong[0] - right[0]) > 100 * LOSS_TOLERANCE * right[0]
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_evaluation_equals_off(stage, tmp_path):
+    found = []
+    for flag in (True, False):
+        extra = {"reference_free": True} if stage == "dpo" else {}
+        model, args = model_of(stage), arguments(tmp_path)
+        trainer = trainer_of(stage, model, args, packed_of(stage), flash_mask=flag, **extra)
+        found.append(trainer.evaluate()["eval_loss"])
+        predicted = trainer.predict(trainer.eval_dataset).predictions
+        assert np.isfinite(predicted).all()
+    assert_equal([found[0]], [found[1]])
+
+
+def test_models_own_loss_takes_the_flag_too(tmp_path):
+    """The mixin alone, on the Trainer that lets the model compute its loss from labels."""
+
+    class OwnLoss(integration.FlashMaskMixin, Trainer):
+        pass
+
+    def collate(rows):
+        batch = integration.collate_rows(rows)
+        del batch["loss_weights"]  # the model's forward does not take them
+        return batch
+
+    found = []
+    for flag in (True, False):
+        trainer = OwnLoss(
+            model=make(),
+            args=arguments(tmp_path),
+            train_dataset=integration.RowDataset(packed_of("sft")),
+            data_collator=collate,
+            flash_mask_args=integration.FlashMaskArguments(flash_mask=flag),
+        )
+        found.append(losses_of(trainer))
+    assert_equal(*found)
+    assert_equal(found[0], losses("sft", tmp_path, flash_mask=True))
+
+
+def test_flag_may_be_a_field_of_the_training_arguments(tmp_path):
+    args = arguments(tmp_path, max_steps=1)
+    args.flash_mask = True
+    trainer = integration.SftTrainer(
+        model=make(),
+        args=args,
+        train_dataset=integration.RowDataset(packed_of("sft")),
+        data_collator=integration.collate_rows,
+    )
+    assert trainer.flash_mask
+    losses_of(trainer)
+
+
+def test_packed_loss_is_the_mean_over_samples_alone(tmp_path):
+    lengths = (9, 5, 7)
+    whole = losses(
+        "sft", tmp_path, flash_mask=True, packed=packed_sft(*lengths), max_steps=1
+    )[0]
+    total = 0.0
+    for place, length in enumerate(lengths):
+        alone = packed_sft(length, seq_len=length, seed=place)
+        total += losses("sft", tmp_path, flash_mask=True, packed=alone, max_steps=1)[0] * (
+            length - 1
+        )
+    assert whole == pytest.approx(total / sum(length - 1 for length in lengths), rel=1e-5)
+
+
+def test_collator_packs_samples_of_any_batch(tmp_path):
+    samples = [{"input_ids": [1, 2, 3, 4], "labels": [-100, 2, 3, 4]}] * 4
+
+    class Samples(list):
+        pass
+
+    from functools import partial
+
+    from paddle_flashmask.packing import pack_sft
+
+    trainer = integration.SftTrainer(
+        model=make(),
+        args=arguments(tmp_path, max_steps=2, per_device_train_batch_size=4),
+        train_dataset=Samples(samples),
+        data_collator=integration.PackingCollator(partial(pack_sft, seq_len=8)),
+        flash_mask_args=integration.FlashMaskArguments(flash_mask=True),
+    )
+    assert len(losses_of(trainer)) == 2
+
+
+def test_dpo_starts_at_ln_2_with_the_model_as_its_reference(tmp_path):
+    for flag in (True, False):
+        trainer = trainer_of(
+            "dpo",
+            make(),
+            arguments(tmp_path, max_steps=3, learning_rate=0.05, warmup_steps=0),
+            packed_of("dpo"),
+            flash_mask=flag,
+            reference_model=make(),
+        )
+        found = losses_of(trainer)
+        assert found[0] == pytest.approx(np.log(2), rel=1e-6)
+        assert abs(found[1] - found[0]) > 1e-3  # the reference does not move
+
+
+def test_stored_reference_equals_a_reference_model(tmp_path):
+    from support.nlp_models import call, tensors
+
+    reference = make()
+    integration.enable(reference)
+
+    def log_probs(batch):
+        logits = call(reference, batch, flash_mask=True)
+        return integration.answer_log_probs(logits, tensors(batch)).numpy()
+
+    stored = pack_dpo(groups(), seq_len=24).with_reference(log_probs, dtype="float64")
+    options = {"flash_mask": True}
+    first = trainer_of("dpo", make(), arguments(tmp_path), stored, **options)
+    second = trainer_of(
+        "dpo", make(), arguments(tmp_path), packed_of("dpo"), reference_model=make(), **options
+    )
+    assert_equal(losses_of(first), losses_of(second))
