@@ -52,14 +52,12 @@ class Seam:
     attention: str
     parameters: tuple[str, ...]
 
-    def load(self) -> ModuleType:
-        """Return the module.
+    def check(self, module: ModuleType) -> None:
+        """Check that the module's attention is called as we know it.
 
         Raises:
-            ImportError: see `import_module`.
-            NotImplementedError: its attention has other parameters than those known here.
+            NotImplementedError: it has other parameters.
         """
-        module = import_module(self.module)
         attend = inspect.unwrap(module.scaled_dot_product_attention)
         found = tuple(inspect.signature(attend).parameters)
         wanted = LEADING + self.parameters
@@ -72,7 +70,6 @@ class Seam:
                 f"({', '.join(wanted)}) as in PaddleNLP {TESTED_VERSION}; got "
                 f"({', '.join(found)}) in {version()}{hint}"
             )
-        return module
 
 
 SEAMS = (
@@ -124,7 +121,7 @@ def backbones(model: paddle.nn.Layer) -> Iterator[Backbone]:
         names = {kind.__name__ for layer in _layers(model) for kind in type(layer).__mro__}
         if seam.backbone not in names:
             continue
-        module = seam.load()
+        module = import_module(seam.module)
         kind = getattr(module, seam.backbone)
         for name, layer in model.named_sublayers(include_self=True):
             if isinstance(layer, kind):
@@ -153,6 +150,8 @@ def find_backbones(model: paddle.nn.Layer) -> tuple[Backbone, ...]:
             f"flash_mask has no seam for {type(model).__name__}; it has for {known} "
             f"(PaddleNLP {TESTED_VERSION}, not their Pipe and Auto forms)"
         )
+    for backbone in found:
+        backbone.seam.check(backbone.module)
     return found
 
 

@@ -1,4 +1,4 @@
-"""Tests of PaddleNLP's trainer: in an environment with the extra of that name, by `-m paddlenlp`."""
+"""Tests of PaddleNLP's trainer, by `-m paddlenlp` in an environment with the extra of that name."""
 
 from __future__ import annotations
 

@@ -22,7 +22,6 @@ from support.nlp_models import (
 )
 
 from paddle_flashmask.integrations import paddlenlp as integration
-from paddle_flashmask.integrations.paddlenlp import seams
 from paddle_flashmask.integrations.paddlenlp.inputs import INDEX_FIELD
 
 
@@ -63,14 +62,18 @@ def test_a_prefix_model_is_refused():
 
 @pytest.mark.parametrize("value", [paddle.ones([1]), None, "llama"])
 def test_what_is_no_layer_is_refused(value):
-    with pytest.raises(TypeError, match="model must be a paddle.nn.Layer; got"):
+    with pytest.raises(TypeError, match=r"model must be a paddle\.nn\.Layer; got"):
         integration.enable(value)
 
 
 @pytest.mark.parametrize(
     "setting",
-    [{"alibi": True}, {"sequence_parallel": True}, {"sep_parallel_degree": 2},
-     {"context_parallel_degree": 2}],
+    [
+        {"alibi": True},
+        {"sequence_parallel": True},
+        {"sep_parallel_degree": 2},
+        {"context_parallel_degree": 2},
+    ],
 )
 def test_a_config_that_rules_it_out_is_named(setting):
     model = make()
@@ -160,9 +163,7 @@ def test_attention_weights_cannot_be_returned():
     integration.enable(model)
     inputs = integration.model_inputs(tensors(packed_sft(9).build([0])), flash_mask=True)
     with pytest.raises(NotImplementedError, match="does not support output_attentions=True"):
-        model(
-            inputs["input_ids"], attention_mask=inputs["attention_mask"], output_attentions=True
-        )
+        model(inputs["input_ids"], attention_mask=inputs["attention_mask"], output_attentions=True)
 
 
 def test_a_cache_of_earlier_keys_does_not_fit_the_indices():
@@ -176,8 +177,15 @@ def test_a_cache_of_earlier_keys_does_not_fit_the_indices():
 
 def test_another_version_of_the_attention_is_refused(monkeypatch):
     def later(
-        query_states, config, key_states, value_states, attention_mask, output_attentions,
-        alibi=None, attn_mask_startend_row_indices=None, sequence_parallel=False,
+        query_states,
+        config,
+        key_states,
+        value_states,
+        attention_mask,
+        output_attentions,
+        alibi=None,
+        attn_mask_startend_row_indices=None,
+        sequence_parallel=False,
     ):
         raise AssertionError
 
@@ -230,17 +238,29 @@ def test_dpo_needs_exactly_one_reference(options, stored, words, tmp_path):
 def test_dpo_refuses_two_references_at_once(tmp_path):
     with pytest.raises(ValueError, match="reference_model must be None with reference_free=True"):
         trainer_of(
-            "dpo", make(), arguments(tmp_path), packed_of("dpo"), flash_mask=True,
-            reference_free=True, reference_model=make(),
+            "dpo",
+            make(),
+            arguments(tmp_path),
+            packed_of("dpo"),
+            flash_mask=True,
+            reference_free=True,
+            reference_model=make(),
+        )
+
+
+def test_a_reference_without_a_seam_is_named(tmp_path):
+    """It is given the same batches."""
+    with pytest.raises(NotImplementedError, match="no seam for GPTForCausalLM"):
+        trainer_of(
+            "dpo",
+            make(),
+            arguments(tmp_path),
+            packed_of("dpo"),
+            flash_mask=True,
+            reference_model=gpt(),
         )
 
 
 def test_a_reward_model_has_no_router_loss():
-    with pytest.raises(NotImplementedError, match="does not support config.output_router_logits"):
+    with pytest.raises(NotImplementedError, match=r"does not support config\.output_router_logits"):
         integration.RewardModel(make("mixtral", output_router_logits=True))
-
-
-def test_table_names_what_is_there():
-    assert [seam.name for seam in seams.SEAMS] == ["Llama", "Mixtral"]
-    for seam in seams.SEAMS:
-        assert seam.load()
