@@ -223,5 +223,10 @@ def test_wrong_inputs_are_named(change, error, words):
         layer_of()(**{**arguments, **change})
 
 
+def test_bias_is_of_query_key_and_value():
+    names = {name for name, _ in layer_of(bias=True).named_parameters() if "bias" in name}
+    assert names == {"query.bias", "key.bias", "value.bias"}
+
+
 def test_sizes_are_printed():
     assert "hidden_size=32, num_heads=4, num_heads_k=2, head_dim=8" in repr(layer_of())

@@ -122,6 +122,16 @@ def test_other_forms_of_the_field_mean_the_same(form):
     assert found.numpy()[:, rows].tobytes() == expected.numpy()[:, rows].tobytes()
 
 
+@pytest.mark.parametrize("name", MODELS)
+def test_a_row_of_padding_alone_sees_nothing(name):
+    """Zeros have a triangle in them, if one looks at them as a mask."""
+    model, batch = enabled(name), packed_sft(9).build([0])
+    columns = np.arange(SEQ_LEN, dtype=np.int32).reshape(1, 1, SEQ_LEN, 1)
+    both = [{**batch, INDEX_FIELD: numbers} for numbers in (columns, np.zeros_like(columns))]
+    own, zeros = (call(model, one, flash_mask=True).numpy() for one in both)
+    assert own.tobytes() == zeros.tobytes()
+
+
 def test_four_numbers_per_column_are_not_causal():
     """A document that sees both ways, as in a prefix language model."""
     batch = packed_sft(SEQ_LEN).build([0])

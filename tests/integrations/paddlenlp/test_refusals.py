@@ -88,12 +88,9 @@ def test_a_config_that_rules_it_out_is_named(setting):
 )
 def test_a_parallel_trainer_is_refused(setting, tmp_path):
     args = arguments(tmp_path)
-    value = True if setting == "sequence_parallel" else 2
-    args = types.SimpleNamespace(**{setting: value})
-    from paddle_flashmask.integrations.paddlenlp.trainer import _check_parallel
-
+    setattr(args, setting, True if setting == "sequence_parallel" else 2)
     with pytest.raises(NotImplementedError, match=f"flash_mask does not support {setting}"):
-        _check_parallel(args)
+        trainer_of("sft", make(), args, packed_of("sft"), flash_mask=True)
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -14,6 +14,7 @@ from support.nlp_models import (
     arguments,
     call,
     groups,
+    ids,
     losses_of,
     make,
     packed_of,
@@ -23,6 +24,7 @@ from support.nlp_models import (
 )
 
 from paddle_flashmask.integrations import paddlenlp as integration
+from paddle_flashmask.integrations.paddlenlp.patches import CALLS
 from paddle_flashmask.losses import answer_scores
 from paddle_flashmask.packing import pack_dpo, pack_rm, pack_sft
 
@@ -152,6 +154,79 @@ def test_models_own_loss_takes_the_flag_too(tmp_path):
         found.append(losses_of(trainer))
     assert_equal(*found)
     assert_equal(found[0], losses("sft", tmp_path, flash_mask=True))
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_off_runs_none_of_ours(stage, tmp_path):
+    integration.enable(make())  # another model in the same process
+    before = CALLS.count
+    losses(stage, tmp_path, flash_mask=False, max_steps=1)
+    assert CALLS.count == before
+
+
+def test_router_loss_is_added_as_the_model_does(tmp_path):
+    packed = packed_sft(SEQ_LEN)
+    batch = packed.build([0])
+    model = make("mixtral", output_router_logits=True)
+    trainer = trainer_of("sft", model, arguments(tmp_path), packed, flash_mask=True)
+    found = trainer.prediction_step(model, tensors(batch), True)[0]
+    inputs = integration.model_inputs(tensors(batch), flash_mask=True)
+    del inputs["loss_weights"]
+    own = model(**inputs, return_dict=True)
+    assert float(own.aux_loss) > 0.1
+    assert float(found) == pytest.approx(float(own.loss), rel=LOSS_TOLERANCE)
+
+
+def test_samples_may_weigh_the_same(tmp_path):
+    samples = [(ids(length, length),) * 2 for length in (3, 15)]
+    packed = pack_sft(samples, seq_len=SEQ_LEN, weights="sample")
+    whole = losses("sft", tmp_path, flash_mask=True, packed=packed, max_steps=1)[0]
+    alone = [
+        losses("sft", tmp_path, flash_mask=True, max_steps=1, packed=pack_sft([one], seq_len=15))
+        for one in samples
+    ]
+    assert whole == pytest.approx(np.mean(alone), rel=LOSS_TOLERANCE)
+
+
+@pytest.mark.parametrize(("beta", "smoothing"), [(0.1, 0.0), (0.5, 0.0), (0.1, 0.3)])
+def test_dpo_takes_its_settings(beta, smoothing, tmp_path):
+    packed = packed_of("dpo")
+    trainer = trainer_of(
+        "dpo",
+        make(),
+        arguments(tmp_path),
+        packed,
+        flash_mask=True,
+        reference_free=True,
+        beta=beta,
+        label_smoothing=smoothing,
+    )
+    batch = packed.build([0])
+    loss, margins, _ = trainer.prediction_step(trainer.model, tensors(batch), False)
+    logits = call(trainer.model, batch, flash_mask=True)
+    chosen, rejected = integration.answer_log_probs(logits, tensors(batch)).numpy()[:2]
+    margin = beta * (chosen - rejected)
+    np.testing.assert_allclose(margins.numpy()[0], margin, rtol=LOSS_TOLERANCE)
+    terms = np.log1p(np.exp(-margins.numpy())), np.log1p(np.exp(margins.numpy()))
+    exact = np.mean((1 - smoothing) * terms[0] + smoothing * terms[1])
+    assert float(loss) == pytest.approx(exact, rel=LOSS_TOLERANCE)
+
+
+def test_reference_model_is_frozen_and_evaluated(tmp_path):
+    reference = make("mixtral", attention_dropout=0.1)  # refused while training
+    reference.train()
+    trainer = trainer_of(
+        "dpo",
+        make(),
+        arguments(tmp_path, max_steps=1),
+        packed_of("dpo"),
+        flash_mask=True,
+        reference_model=reference,
+    )
+    losses_of(trainer)
+    assert all(weight.grad is None for weight in reference.parameters())
+    inputs = integration.model_inputs(tensors(packed_of("dpo").build([0])), flash_mask=True)
+    assert trainer._reference_log_probs(inputs).stop_gradient
 
 
 def test_three_answers_train_the_same(tmp_path):
