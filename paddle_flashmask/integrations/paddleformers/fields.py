@@ -1,8 +1,8 @@
 """What a model hands to attention, brought to what the operator takes: indices, causal, a window.
 
-PaddleFormers 1.2 hands over `attn_mask_startend_row_indices`, [B, Hm, S, C] or [B, Hm, S] for C = 1,
-read with causal if C is 1, without if C is 4, and for C = 2 as `is_causal` says (default: with); or
-`attention_mask`, dense; or neither, for plain causal attention.
+PaddleFormers 1.2 hands over `attn_mask_startend_row_indices`, [B, Hm, S, C] or, for C = 1,
+[B, Hm, S], read with causal if C is 1, without if C is 4, and for C = 2 as `is_causal` says
+(default: with); or `attention_mask`, dense; or neither, for plain causal attention.
 """
 
 from __future__ import annotations
@@ -156,25 +156,20 @@ def _of_keys(mask: paddle.Tensor, *, causal: bool, seqlen_q: int) -> MaskFields:
 def _visible(mask: paddle.Tensor) -> NDArray[np.bool_]:
     if mask.dtype in (paddle.float32, paddle.float16, paddle.bfloat16, paddle.float64):
         numbers = mask.astype("float32").numpy()
-        is_keys = mask.ndim == 2
-        seen, hidden = (numbers == 1, numbers == 0) if is_keys else (
-            numbers == 0,
-            numbers <= HIDDEN_BELOW,
-        )
-        if not (seen | hidden).all():
-            wrong = numbers[~(seen | hidden)][0]
-            rule = "1 (seen) or 0" if is_keys else f"0 (seen) or at most {HIDDEN_BELOW:.0f}"
-            raise ValueError(f"attention_mask must hold {rule} and no biases; got {wrong}")
-        return np.asarray(seen, np.bool_)
-    if mask.dtype in (paddle.bool, paddle.int32, paddle.int64):
+        if mask.ndim == 2:
+            seen, hidden, rule = numbers == 1, numbers == 0, "1 (seen) or 0"
+        else:
+            seen, hidden = numbers == 0, numbers <= HIDDEN_BELOW
+            rule = f"0 (seen) or at most {HIDDEN_BELOW:.0f}"
+    elif mask.dtype in (paddle.bool, paddle.int32, paddle.int64):
         numbers = mask.numpy()
-        if mask.dtype != paddle.bool and not np.isin(numbers, (0, 1)).all():
-            raise ValueError(
-                f"attention_mask of integers must hold 1 (seen) or 0; got {numbers.min()} to "
-                f"{numbers.max()}"
-            )
-        return np.asarray(numbers != 0, np.bool_)
-    raise TypeError(f"attention_mask must be bool, an integer or a float; got {mask.dtype}")
+        seen, hidden, rule = numbers == 1, numbers == 0, "1 (seen) or 0"
+    else:
+        raise TypeError(f"attention_mask must be bool, integers or floats; got {mask.dtype}")
+    wrong = numbers[~(seen | hidden)]
+    if wrong.size:
+        raise ValueError(f"attention_mask must hold {rule} and no biases; got {wrong[0]}")
+    return np.asarray(seen, np.bool_)
 
 
 def narrowed_by_window(
