@@ -1,6 +1,7 @@
-"""Fine-tune a small random Llama with PaddleFormers' own command, with ours and with its eager mask.
+"""Fine-tune a small random Llama with PaddleFormers' own command, ours against its eager attention.
 
-    bash tools/train.sh paddleformers sft|lora|dpo [--steps N] [--seq-len N] [--output DIR] [FILE ...]
+    bash tools/train.sh paddleformers sft|lora|dpo [--steps N] [--seq-len N] [--batch-size N]
+                                                   [--seed N] [--output DIR] [FILE ...]
 
 `dpo` trains three times: SimPO, DPO without a reference, and LoRA with the base as reference. Each
 training is a YAML file for `paddleformers-cli train`, kept in the output folder; ours has the two
@@ -123,7 +124,7 @@ def _compare(name: str, own: dict[str, Any], folder: Path, options: argparse.Nam
     write_table(folder / f"{name}_losses.csv", ours.steps, theirs.steps, "eager")
     for pair in zip(ours.evaluation, theirs.evaluation, strict=False):
         print(f"eval   {pair[0]:<15.8f}  {pair[1]:<15.8f}  {relative_difference(*pair):.1e}")
-    ours_all, theirs_all = sum(ours, []), sum(theirs, [])
+    ours_all, theirs_all = ours.steps + ours.evaluation, theirs.steps + theirs.evaluation
     if not is_equal(ours_all, theirs_all) or len(ours.steps) != options.steps:
         print(
             f"train: the losses of {name} differ by more than {LOSS_TOLERANCE:.0e}, or are not "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -31,9 +32,12 @@ def save_model(folder: Path, texts: Iterable[str], *, max_seq_len: int, seed: in
         max_seq_len: most tokens of a row.
         seed: of the weights.
     """
+    warnings.filterwarnings("ignore")
     import paddle
     from paddleformers.transformers import LlamaConfig, LlamaForCausalLM
+    from paddleformers.utils.log import logger
 
+    logger.set_level("ERROR")
     vocab_size = _save_tokenizer(folder, texts, max_seq_len)
     paddle.seed(seed)
     config = LlamaConfig(

@@ -173,28 +173,39 @@ def _visible(mask: paddle.Tensor) -> NDArray[np.bool_]:
 
 
 def narrowed_by_window(
-    fields: MaskFields, window: int, *, seqlen_q: int, seqlen_k: int
+    fields: MaskFields, window: int, *, seqlen_q: int, seqlen_k: int, on_host: bool = False
 ) -> MaskFields:
     """Return the mask with all keys hidden that lie `window` tokens or more behind a row.
 
     A mask that is narrowed already stays as it is.
 
     Args:
-        fields: causal, with one number per column.
+        fields: indices of any form on the host, elsewhere causal with one number per column.
         window: tokens that a row sees, itself included.
         seqlen_q: number of query rows, Sq.
         seqlen_k: number of keys, Sk.
+        on_host: whether the values are at hand.
 
     Raises:
         NotImplementedError: the mask has another form.
     """
     given = fields.startend_row_indices
-    if given is None or not fields.causal or given.shape[-1] != 1:
-        shape = None if given is None else list(given.shape)
+    assert given is not None
+    is_simple = fields.causal and given.shape[-1] == 1
+    if not is_simple and not on_host:
         raise NotImplementedError(
             f"a sliding window is supported with one number per column of {FIELD} and causal "
-            f"attention only; got shape {shape}, causal={fields.causal}"
+            f"attention only; got shape {list(given.shape)}, causal={fields.causal}"
         )
     columns = paddle.arange(seqlen_k, dtype="int32") + (window - (seqlen_k - seqlen_q))
     ends = columns.clip(0, seqlen_q).reshape([1, 1, seqlen_k, 1])
-    return MaskFields(paddle.minimum(given, ends), fields.causal)
+    if is_simple:
+        return MaskFields(paddle.minimum(given, ends), fields.causal)
+    rows = np.concatenate([ends.numpy(), np.zeros_like(ends.numpy())], axis=-1)
+    both = indices.intersect(
+        indices.ColumnMask(given.numpy(), fields.causal),
+        indices.ColumnMask(rows, False),
+        seqlen_q=seqlen_q,
+    )
+    narrowed = paddle.to_tensor(both.startend_row_indices, place=given.place)
+    return MaskFields(narrowed, both.causal)

@@ -84,11 +84,12 @@ def attention_forward(
         )
         fields = MaskFields(own, fields.causal)
     window_size = None
-    if window is not None and attention_mask is None:  # a dense mask is complete
-        if fields.startend_row_indices is None:
-            window_size = (window - 1, 0 if fields.causal else window - 1)
-        else:
-            fields = narrowed_by_window(fields, window, seqlen_q=seqlen_q, seqlen_k=seqlen_k)
+    if window is not None and fields.startend_row_indices is None:
+        window_size = (window - 1, 0 if fields.causal else window - 1)
+    elif window is not None:
+        fields = narrowed_by_window(
+            fields, window, seqlen_q=seqlen_q, seqlen_k=seqlen_k, on_host=is_dense
+        )
     out = flashmask_attention(
         query.transpose([0, 2, 1, 3]),
         key.transpose([0, 2, 1, 3]),

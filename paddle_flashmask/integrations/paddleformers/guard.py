@@ -12,7 +12,7 @@ import paddle
 from paddle import nn
 
 from paddle_flashmask.integrations._report import NotOursError
-from paddle_flashmask.integrations.paddleformers import calls, parallel
+from paddle_flashmask.integrations.paddleformers import calls, kept_choice, parallel
 from paddle_flashmask.integrations.paddleformers.foreign import Foreign
 from paddle_flashmask.integrations.paddleformers.layers import (
     NAME,
@@ -39,6 +39,7 @@ def call_checked(model: Foreign, *inputs: Foreign, **options: Foreign) -> Foreig
     if calls.running() or not chooses_ours(model):
         return nn.Layer.__call__(model, *inputs, **options)
     parallel.refuse_split_sequences(model.config)
+    kept_choice.keep(model)
     names = list(inspect.signature(model.forward).parameters)
     given = dict(zip(names, inputs, strict=False)) | options
     name = OLD_FIELD if given.get(FIELD) is None else FIELD

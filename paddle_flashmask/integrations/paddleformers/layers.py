@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
+from functools import cache
 from typing import TYPE_CHECKING
 
 from paddle_flashmask.integrations._report import AttentionReport, LayerReport, own_layer
@@ -18,6 +19,8 @@ __all__ = ["NAME", "chooses_ours", "chosen", "interface_layers", "report"]
 NAME = "paddle_flashmask"
 # How PaddleFormers' models look attention up, by the name that config._attn_implementation holds.
 INTERFACE = "ALL_ATTENTION_FUNCTIONS"
+
+_known: dict[type, bool] = {}
 
 
 def report(model: nn.Layer, *, strict: bool = False, dtype: str | None = None) -> AttentionReport:
@@ -76,6 +79,7 @@ def _is_called_attention(layer: nn.Layer) -> bool:
     return "Attention" in type(layer).__name__ and bool(layer.parameters())
 
 
+@cache
 def _asks_interface(kind: type) -> bool:
     """Return whether a method of the class, or a function that one calls, names the interface."""
     for owner in kind.__mro__:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paddle_flashmask.integrations.paddleformers import dpo, guard
+from paddle_flashmask.integrations.paddleformers import dpo, guard, kept_choice
 from paddle_flashmask.integrations.paddleformers.foreign import Foreign, seams
 from paddle_flashmask.integrations.paddleformers.forward import attention_forward
 from paddle_flashmask.integrations.paddleformers.layers import NAME
@@ -52,6 +52,7 @@ def unregister() -> None:
     """Take back all that `register` did."""
     foreign = seams()
     dpo.choose(foreign.preference_data, dpo.BUILT_IN)
+    kept_choice.give_back()
     foreign.interface._global_mapping.pop(NAME, None)
     if vars(foreign.model).get("__call__") is guard.call_checked:
         del foreign.model.__call__
