@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
-from functools import cache
 from typing import TYPE_CHECKING
 
 from paddle_flashmask.integrations._report import AttentionReport, LayerReport, own_layer
@@ -79,8 +78,13 @@ def _is_called_attention(layer: nn.Layer) -> bool:
     return "Attention" in type(layer).__name__ and bool(layer.parameters())
 
 
-@cache
 def _asks_interface(kind: type) -> bool:
+    if kind not in _known:
+        _known[kind] = _names_interface(kind)
+    return _known[kind]
+
+
+def _names_interface(kind: type) -> bool:
     """Return whether a method of the class, or a function that one calls, names the interface."""
     for owner in kind.__mro__:
         if owner.__module__.startswith("paddle.nn"):

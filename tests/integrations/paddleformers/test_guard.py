@@ -165,7 +165,6 @@ def test_dense_mask_alone_means_what_the_indices_mean(name, batch):
     np.testing.assert_allclose(ours[real], theirs[real], atol=2e-5)
 
 
-@pytest.mark.parametrize("name", MODELS)
 def test_gemma_goes_on_with_ours_after_a_call_without_a_mask(batch):
     """Its layers would ask for "sdpa" from then on."""
     model = make_model(NAME, "Gemma3")
@@ -175,6 +174,7 @@ def test_gemma_goes_on_with_ours_after_a_call_without_a_mask(batch):
     assert np.array_equal(logits_of(model, **batch), first)
 
 
+@pytest.mark.parametrize("name", MODELS)
 def test_no_mask_is_plain_causal_attention_as_eager_has_it(name, batch):
     del batch[FIELD]
     ours, theirs = (logits_of(make_model(one, name), **batch) for one in (NAME, "eager"))
