@@ -1,4 +1,4 @@
-"""Which kernel of the operator serves a device, a dtype and a head_dim, asked without running it."""
+"""Which kernel of the operator serves a device, a dtype and a head_dim, without running it."""
 
 from __future__ import annotations
 

@@ -58,4 +58,4 @@ step "layers" "$python" tools/check_layers.py
 step "warnings and clang-tidy" "$python" tools/check_warnings.py --tidy
 step "spills of the CUDA kernels" "$python" tools/check_kernels.py
 echo "== pytest"
-exec "$python" -m pytest -o cache_dir="$venv/cache/pytest" -m "not gpu and not sm90a and not slow" "$@"
+exec "$python" -m pytest -o cache_dir="$venv/cache/pytest" -m "not gpu and not sm90a and not slow and not paddleformers" "$@"

@@ -124,6 +124,7 @@ PYTHON_BREACHES = [
         "nn must not import paddle_flashmask._ops",
     ),
     ("nn/rotary.py", "import paddlenlp", "nn must not import paddlenlp"),
+    ("backends.py", "from paddle_flashmask import integrations", "backends must not import pad"),
     ("integrations/paddlenlp.py", "import paddlenlp", "paddlenlp inside functions only"),
     ("integrations/paddlenlp.py", "from paddle_flashmask import _ops", "must not import paddle_fl"),
     (
@@ -145,6 +146,8 @@ PYTHON_ALLOWED = [
     ("integrations/paddlenlp.py", "import paddle\ndef f():\n    import paddlenlp"),
     ("integrations/paddlenlp.py", "from paddle_flashmask import flashmask_attention"),
     ("nn/rotary.py", "import paddle\nfrom paddle_flashmask.attention import f"),
+    ("integrations/paddleformers/x.py", "from paddle_flashmask import indices"),
+    ("backends.py", "import paddle\nfrom paddle_flashmask import _ops"),
     ("__init__.py", "if TYPE_CHECKING:\n    from paddle_flashmask.attention import f"),
 ]
 

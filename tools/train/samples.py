@@ -16,11 +16,19 @@ QUICKSTART = Path(__file__).resolve().parents[1] / "quickstart"
 sys.path.insert(0, str(QUICKSTART))
 
 from chat_formats import Conversation  # noqa: E402
+from cores import import_quietly  # noqa: E402
 from inputs import Inputs, load_inputs  # noqa: E402
 from preference_formats import Preference  # noqa: E402
 from records import InputError  # noqa: E402
 
-__all__ = ["InputError", "conversation_records", "load", "preference_records", "write_jsonl"]
+__all__ = [
+    "InputError",
+    "conversation_records",
+    "import_quietly",
+    "load",
+    "preference_records",
+    "write_jsonl",
+]
 
 OWN_SAMPLES = QUICKSTART / "samples"
 

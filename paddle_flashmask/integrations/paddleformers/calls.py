@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import TypeVar
 
-__all__ = ["Calls", "record", "running", "watch"]
+__all__ = ["Calls", "once_per_call", "record", "running", "watch"]
+
+Value = TypeVar("Value")
 
 
 @dataclass
@@ -17,10 +20,12 @@ class Calls:
     Attributes:
         masked: ids of the layers that got a mask.
         unmasked: number of keys by id of a layer that got none.
+        made: what was made of an object, by its id; the object is kept, so that the id stays its.
     """
 
     masked: set[int] = field(default_factory=set)
     unmasked: dict[int, int] = field(default_factory=dict)
+    made: dict[int, tuple[object, object]] = field(default_factory=dict)
 
 
 class _Local(threading.local):
@@ -53,3 +58,13 @@ def record(module: object, seqlen_k: int, *, has_mask: bool) -> None:
         _local.calls.masked.add(id(module))
     else:
         _local.calls.unmasked[id(module)] = seqlen_k
+
+
+def once_per_call(source: object, make: Callable[[], Value]) -> Value:
+    """Return what `make` makes of an object that all layers of a model get, made once."""
+    if _local.calls is None:
+        return make()
+    made = _local.calls.made
+    if id(source) not in made:
+        made[id(source)] = (source, make())
+    return made[id(source)][1]  # type: ignore[return-value]

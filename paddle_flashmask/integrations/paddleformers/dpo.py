@@ -17,7 +17,8 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+
+from paddle_flashmask.integrations.paddleformers.foreign import Foreign
 
 __all__ = ["CHOICES", "choose", "corrected_index_list"]
 
@@ -28,7 +29,7 @@ WARNING = (
     "paddle_flashmask corrects them in every batch. register(dpo_indices='built-in') keeps them."
 )
 
-_originals: dict[str, Callable[..., Any]] = {}
+_originals: dict[str, Callable[..., Foreign]] = {}
 _has_warned = False
 
 
@@ -53,8 +54,10 @@ def corrected_index_list(index_list: Sequence[int], position_ids: Sequence[int])
     """
     length = len(position_ids)
     falls = [at for at in range(1, length) if position_ids[at] <= position_ids[at - 1]]
-    if len(index_list) != length or len(falls) != 1 or list(position_ids[: falls[0]]) != list(
-        range(falls[0])
+    if (
+        len(index_list) != length
+        or len(falls) != 1
+        or list(position_ids[: falls[0]]) != list(range(falls[0]))
     ):
         raise ValueError(
             "position_ids must count from 0 and restart once, at the rejected answer, with one "
@@ -72,31 +75,33 @@ def corrected_index_list(index_list: Sequence[int], position_ids: Sequence[int])
     return corrected
 
 
-def choose(indices: str) -> None:
+def choose(data_set: Foreign, indices: str) -> None:
     """Make PaddleFormers' DPO data set give corrected indices, or its own again.
 
     Args:
+        data_set: BaseDPODataSet, the class.
         indices: "corrected" or "built-in".
 
     Raises:
         ValueError: neither.
     """
-    from paddleformers.datasets.DPODataset import DPODataSet
-
     if indices not in CHOICES:
         raise ValueError(f"dpo_indices must be one of {', '.join(CHOICES)}; got {indices!r}")
     if indices == BUILT_IN:
         for name in list(_originals):
-            setattr(DPODataSet, name, _originals.pop(name))
+            setattr(data_set, name, _originals.pop(name))
         return
     if not _originals:
         # Not where a sample is made: exceptions are swallowed there, and the sample tried again.
-        for name, ours in (("__init__", _warning_init), ("__iter__", _corrected_iter)):
-            _originals[name] = getattr(DPODataSet, name)
-            setattr(DPODataSet, name, ours)
+        for name, ours in (
+            ("__init__", _warning_init),
+            ("_generate_sequences", _corrected_sequences),
+        ):
+            _originals[name] = getattr(data_set, name)
+            setattr(data_set, name, ours)
 
 
-def _warning_init(self: Any, *arguments: object, **options: object) -> None:
+def _warning_init(self: Foreign, *arguments: object, **options: object) -> None:
     """Warn in the process that makes the data set, so once however many workers read it."""
     global _has_warned
     _originals["__init__"](self, *arguments, **options)
@@ -105,12 +110,12 @@ def _warning_init(self: Any, *arguments: object, **options: object) -> None:
         warnings.warn(WARNING, stacklevel=2)
 
 
-def _corrected_iter(self: object) -> Iterator[list[Any]]:
-    for sequences in _originals["__iter__"](self):
+def _corrected_sequences(self: object) -> Iterator[list[Foreign]]:
+    for sequences in _originals["_generate_sequences"](self):
         yield [_corrected(sequence) for sequence in sequences]
 
 
-def _corrected(sequence: Any) -> Any:
+def _corrected(sequence: Foreign) -> Foreign:
     given = getattr(sequence, FIELD)
     if given is None:
         return sequence

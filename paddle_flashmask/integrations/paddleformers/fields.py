@@ -1,8 +1,8 @@
 """What a model hands to attention, brought to what the operator takes: indices, causal, a window.
 
-PaddleFormers 1.2 hands over `attn_mask_startend_row_indices`, [B, Hm, S, C] or [B, Hm, S] for C = 1,
-read with causal if C is 1, without if C is 4, and for C = 2 as `is_causal` says (default: with); or
-`attention_mask`, dense; or neither, for plain causal attention.
+PaddleFormers 1.2 hands over `attn_mask_startend_row_indices`, [B, Hm, S, C] or, for C = 1,
+[B, Hm, S], read with causal if C is 1, without if C is 4, and for C = 2 as `is_causal` says
+(default: with); or `attention_mask`, dense; or neither, for plain causal attention.
 """
 
 from __future__ import annotations
@@ -156,50 +156,56 @@ def _of_keys(mask: paddle.Tensor, *, causal: bool, seqlen_q: int) -> MaskFields:
 def _visible(mask: paddle.Tensor) -> NDArray[np.bool_]:
     if mask.dtype in (paddle.float32, paddle.float16, paddle.bfloat16, paddle.float64):
         numbers = mask.astype("float32").numpy()
-        is_keys = mask.ndim == 2
-        seen, hidden = (numbers == 1, numbers == 0) if is_keys else (
-            numbers == 0,
-            numbers <= HIDDEN_BELOW,
-        )
-        if not (seen | hidden).all():
-            wrong = numbers[~(seen | hidden)][0]
-            rule = "1 (seen) or 0" if is_keys else f"0 (seen) or at most {HIDDEN_BELOW:.0f}"
-            raise ValueError(f"attention_mask must hold {rule} and no biases; got {wrong}")
-        return np.asarray(seen, np.bool_)
-    if mask.dtype in (paddle.bool, paddle.int32, paddle.int64):
+        if mask.ndim == 2:
+            seen, hidden, rule = numbers == 1, numbers == 0, "1 (seen) or 0"
+        else:
+            seen, hidden = numbers == 0, numbers <= HIDDEN_BELOW
+            rule = f"0 (seen) or at most {HIDDEN_BELOW:.0f}"
+    elif mask.dtype in (paddle.bool, paddle.int32, paddle.int64):
         numbers = mask.numpy()
-        if mask.dtype != paddle.bool and not np.isin(numbers, (0, 1)).all():
-            raise ValueError(
-                f"attention_mask of integers must hold 1 (seen) or 0; got {numbers.min()} to "
-                f"{numbers.max()}"
-            )
-        return np.asarray(numbers != 0, np.bool_)
-    raise TypeError(f"attention_mask must be bool, an integer or a float; got {mask.dtype}")
+        seen, hidden, rule = numbers == 1, numbers == 0, "1 (seen) or 0"
+    else:
+        raise TypeError(f"attention_mask must be bool, integers or floats; got {mask.dtype}")
+    wrong = numbers[~(seen | hidden)]
+    if wrong.size:
+        raise ValueError(f"attention_mask must hold {rule} and no biases; got {wrong[0]}")
+    return np.asarray(seen, np.bool_)
 
 
 def narrowed_by_window(
-    fields: MaskFields, window: int, *, seqlen_q: int, seqlen_k: int
+    fields: MaskFields, window: int, *, seqlen_q: int, seqlen_k: int, on_host: bool = False
 ) -> MaskFields:
     """Return the mask with all keys hidden that lie `window` tokens or more behind a row.
 
     A mask that is narrowed already stays as it is.
 
     Args:
-        fields: causal, with one number per column.
+        fields: indices of any form on the host, elsewhere causal with one number per column.
         window: tokens that a row sees, itself included.
         seqlen_q: number of query rows, Sq.
         seqlen_k: number of keys, Sk.
+        on_host: whether the values are at hand.
 
     Raises:
         NotImplementedError: the mask has another form.
     """
     given = fields.startend_row_indices
-    if given is None or not fields.causal or given.shape[-1] != 1:
-        shape = None if given is None else list(given.shape)
+    assert given is not None
+    is_simple = fields.causal and given.shape[-1] == 1
+    if not is_simple and not on_host:
         raise NotImplementedError(
             f"a sliding window is supported with one number per column of {FIELD} and causal "
-            f"attention only; got shape {shape}, causal={fields.causal}"
+            f"attention only; got shape {list(given.shape)}, causal={fields.causal}"
         )
     columns = paddle.arange(seqlen_k, dtype="int32") + (window - (seqlen_k - seqlen_q))
     ends = columns.clip(0, seqlen_q).reshape([1, 1, seqlen_k, 1])
-    return MaskFields(paddle.minimum(given, ends), fields.causal)
+    if is_simple:
+        return MaskFields(paddle.minimum(given, ends), fields.causal)
+    rows = np.concatenate([ends.numpy(), np.zeros_like(ends.numpy())], axis=-1)
+    both = indices.intersect(
+        indices.ColumnMask(given.numpy(), fields.causal),
+        indices.ColumnMask(rows, False),
+        seqlen_q=seqlen_q,
+    )
+    narrowed = paddle.to_tensor(both.startend_row_indices, place=given.place)
+    return MaskFields(narrowed, both.causal)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import paddle
 
 from paddle_flashmask.attention import flashmask_attention
@@ -13,6 +11,7 @@ from paddle_flashmask.integrations.paddleformers.fields import (
     mask_fields,
     narrowed_by_window,
 )
+from paddle_flashmask.integrations.paddleformers.foreign import Foreign
 
 __all__ = ["attention_forward"]
 
@@ -22,7 +21,7 @@ WITHOUT_EFFECT = frozenset({"position_ids", "position_embeddings", "use_cache", 
 
 
 def attention_forward(
-    module: Any,
+    module: Foreign,
     query: paddle.Tensor,
     key: paddle.Tensor,
     value: paddle.Tensor,
@@ -67,24 +66,30 @@ def attention_forward(
     config = getattr(module, "config", None)
     parallel.refuse_split_sequences(config)
     seqlen_q, seqlen_k = query.shape[2], key.shape[2]
-    fields = mask_fields(
-        attn_mask_startend_row_indices,
-        attention_mask,
-        is_causal,
-        default_causal=bool(getattr(module, "is_causal", True)),
-        seqlen_q=seqlen_q,
-    )
+
+    def made() -> MaskFields:
+        return mask_fields(
+            attn_mask_startend_row_indices,
+            attention_mask,
+            is_causal,
+            default_causal=bool(getattr(module, "is_causal", True)),
+            seqlen_q=seqlen_q,
+        )
+
+    is_dense = attention_mask is not None and attn_mask_startend_row_indices is None
+    fields = calls.once_per_call(attention_mask, made) if is_dense else made()
     if fields.startend_row_indices is not None:
         own = parallel.own_mask_heads(
             fields.startend_row_indices, config, num_heads=query.shape[1], num_heads_k=key.shape[1]
         )
         fields = MaskFields(own, fields.causal)
     window_size = None
-    if window is not None and attention_mask is None:  # a dense mask is complete
-        if fields.startend_row_indices is None:
-            window_size = (window - 1, 0 if fields.causal else window - 1)
-        else:
-            fields = narrowed_by_window(fields, window, seqlen_q=seqlen_q, seqlen_k=seqlen_k)
+    if window is not None and fields.startend_row_indices is None:
+        window_size = (window - 1, 0 if fields.causal else window - 1)
+    elif window is not None:
+        fields = narrowed_by_window(
+            fields, window, seqlen_q=seqlen_q, seqlen_k=seqlen_k, on_host=is_dense
+        )
     out = flashmask_attention(
         query.transpose([0, 2, 1, 3]),
         key.transpose([0, 2, 1, 3]),
@@ -101,14 +106,19 @@ def attention_forward(
     return out.reshape([0, 0, out.shape[2] * out.shape[3]]), None  # type: ignore[union-attr]
 
 
-def _window(module: object, options: dict[str, object]) -> int | None:
-    window = options.pop("sliding_window", getattr(module, "sliding_window", None))
-    unknown = {name for name in options if name not in WITHOUT_EFFECT}
+def _window(module: Foreign, options: dict[str, object]) -> int | None:
+    """Return how many tokens a row sees; what the layer's configuration says of it comes first."""
+    unknown = {name for name in options if name not in (*WITHOUT_EFFECT, "sliding_window")}
     if unknown:
         raise TypeError(
             "attention takes no argument but those of its signature, sliding_window and "
             f"{', '.join(sorted(WITHOUT_EFFECT))}; got {', '.join(sorted(unknown))}"
         )
+    window = options.get("sliding_window", getattr(module, "sliding_window", None))
+    types = getattr(getattr(module, "config", None), "layer_types", None)
+    number = getattr(module, "layer_idx", None)
+    if types and number is not None and types[number] != "sliding_attention":
+        return None
     if window is None or (isinstance(window, int) and not isinstance(window, bool) and window > 0):
         return window
     raise ValueError(f"sliding_window must be None or an int of at least 1; got {window!r}")

@@ -7,17 +7,17 @@ layers. Start of a trainer: every setting that would lose the mask is an error t
 from __future__ import annotations
 
 import inspect
-from typing import Any
 
 import paddle
 from paddle import nn
 
 from paddle_flashmask.integrations._report import NotOursError
-from paddle_flashmask.integrations.paddleformers import calls, parallel
+from paddle_flashmask.integrations.paddleformers import calls, kept_choice, parallel
+from paddle_flashmask.integrations.paddleformers.foreign import Foreign
 from paddle_flashmask.integrations.paddleformers.layers import (
     NAME,
-    chosen,
     chooses_ours,
+    chosen,
     interface_layers,
     report,
 )
@@ -25,10 +25,11 @@ from paddle_flashmask.integrations.paddleformers.layers import (
 __all__ = ["call_checked", "check_trainer", "joined_masks"]
 
 FIELD = "attn_mask_startend_row_indices"
+OLD_FIELD = "attn_mask_start_row_indices"  # that some models take too
 MASK = "attention_mask"
 
 
-def call_checked(model: Any, *inputs: object, **options: Any) -> Any:
+def call_checked(model: Foreign, *inputs: Foreign, **options: Foreign) -> Foreign:
     """Call a model; stands in for `PretrainedModel.__call__` once ours is registered.
 
     Raises:
@@ -38,12 +39,14 @@ def call_checked(model: Any, *inputs: object, **options: Any) -> Any:
     if calls.running() or not chooses_ours(model):
         return nn.Layer.__call__(model, *inputs, **options)
     parallel.refuse_split_sequences(model.config)
+    kept_choice.keep(model)
     names = list(inspect.signature(model.forward).parameters)
     given = dict(zip(names, inputs, strict=False)) | options
-    field, mask = given.get(FIELD), given.get(MASK)
+    name = OLD_FIELD if given.get(FIELD) is None else FIELD
+    field, mask = given.get(name), given.get(MASK)
     if field is not None and mask is not None:
         field = joined_masks(field, mask)
-        inputs, options = (), given | {FIELD: field, MASK: None}
+        inputs, options = (), given | {name: field, MASK: None}
     with calls.watch() as seen:
         out = nn.Layer.__call__(model, *inputs, **options)
     _check_reached(model, seen, field)
@@ -73,7 +76,7 @@ def joined_masks(field: paddle.Tensor, mask: paddle.Tensor) -> paddle.Tensor:
     return paddle.where(is_hidden, hidden.reshape([1, 1, 1, -1]), full)
 
 
-def check_trainer(model: nn.Layer, arguments: Any, *, must_use: bool, strict: bool) -> str:
+def check_trainer(model: nn.Layer, arguments: Foreign, *, must_use: bool, strict: bool) -> str:
     """Check a model that a trainer starts with, and return its report as text.
 
     Args:
@@ -115,7 +118,7 @@ def check_trainer(model: nn.Layer, arguments: Any, *, must_use: bool, strict: bo
     return str(found)
 
 
-def _inner(model: Any) -> Any:
+def _inner(model: Foreign) -> Foreign:
     """Return the model that an adapter such as LoRA wraps."""
     inner = getattr(model, "model", None)
     is_adapter = isinstance(inner, nn.Layer) and hasattr(model, "lora_config")

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from paddle_flashmask.integrations._report import AttentionReport, LayerReport, own_layer
+from paddle_flashmask.integrations.paddleformers.foreign import Foreign
 from paddle_flashmask.integrations.paddleformers.forward import attention_forward
 
 if TYPE_CHECKING:
     from paddle import nn
 
-__all__ = ["NAME", "chosen", "chooses_ours", "interface_layers", "report"]
+__all__ = ["NAME", "chooses_ours", "chosen", "interface_layers", "report"]
 
 NAME = "paddle_flashmask"
 # How PaddleFormers' models look attention up, by the name that config._attn_implementation holds.
 INTERFACE = "ALL_ATTENTION_FUNCTIONS"
 
+_known: dict[type, bool] = {}
 
-def report(
-    model: nn.Layer, *, strict: bool = False, dtype: str | None = None
-) -> AttentionReport:
+
+def report(model: nn.Layer, *, strict: bool = False, dtype: str | None = None) -> AttentionReport:
     """Return which attention each layer of a model runs, and why not ours.
 
     Args:
@@ -44,9 +45,13 @@ def interface_layers(model: nn.Layer) -> Iterator[tuple[str, nn.Layer]]:
 
 
 def chosen(layer: nn.Layer) -> str | None:
-    """Return the name of the attention that a layer's configuration asks for."""
-    name: str | None = getattr(getattr(layer, "config", None), "_attn_implementation", None)
-    return name
+    """Return the name of the attention that a layer asks for.
+
+    Some layers (ERNIE-4.5, Gemma-3) keep the name that the configuration held when they were made.
+    """
+    config = getattr(layer, "config", None)
+    name = getattr(layer, "attn_implementation", getattr(config, "_attn_implementation", None))
+    return None if name is None else str(name)
 
 
 def chooses_ours(model: nn.Layer) -> bool:
@@ -74,17 +79,38 @@ def _is_called_attention(layer: nn.Layer) -> bool:
 
 
 def _asks_interface(kind: type) -> bool:
+    if kind not in _known:
+        _known[kind] = _names_interface(kind)
+    return _known[kind]
+
+
+def _names_interface(kind: type) -> bool:
+    """Return whether a method of the class, or a function that one calls, names the interface."""
     for owner in kind.__mro__:
         if owner.__module__.startswith("paddle.nn"):
             break
-        for function in vars(owner).values():
-            code = getattr(inspect.unwrap(function), "__code__", None) if callable(function) else None
-            if code is not None and INTERFACE in code.co_names:
-                return True
+        for method in vars(owner).values():
+            for function in (method, *_called_by(method)):
+                if INTERFACE in _names_in(function):
+                    return True
     return False
 
 
-def _layer_report(name: str, layer: Any, dtype: str | None) -> LayerReport:
+def _called_by(function: object) -> list[object]:
+    known = getattr(_unwrapped(function), "__globals__", {})
+    return [known[name] for name in _names_in(function) if inspect.isfunction(known.get(name))]
+
+
+def _names_in(function: object) -> tuple[str, ...]:
+    code = getattr(_unwrapped(function), "__code__", None)
+    return () if code is None else tuple(code.co_names)
+
+
+def _unwrapped(function: object) -> object:
+    return inspect.unwrap(function) if callable(function) else None
+
+
+def _layer_report(name: str, layer: Foreign, dtype: str | None) -> LayerReport:
     if not _asks_interface(type(layer)):
         reason = f"{type(layer).__name__} has an attention of its own and asks no {INTERFACE}"
         return LayerReport(name, "built-in", reason)
@@ -92,7 +118,7 @@ def _layer_report(name: str, layer: Any, dtype: str | None) -> LayerReport:
 
     wanted = chosen(layer)
     if wanted != NAME:
-        reason = f"its config._attn_implementation is {wanted!r}, not {NAME!r}"
+        reason = f"its _attn_implementation is {wanted!r}, not {NAME!r}"
         return LayerReport(name, f"built-in ({wanted})", reason)
     if ALL_ATTENTION_FUNCTIONS.get(NAME) is not attention_forward:
         return LayerReport(name, "none", f"{NAME!r} is not registered: call register() first")
@@ -102,6 +128,6 @@ def _layer_report(name: str, layer: Any, dtype: str | None) -> LayerReport:
     return own_layer(name, weights[0], _head_dim(layer), dtype)
 
 
-def _head_dim(layer: Any) -> int:
+def _head_dim(layer: Foreign) -> int:
     head_dim = getattr(layer, "head_dim", None) or getattr(layer.config, "head_dim", None)
     return int(head_dim or layer.config.hidden_size // layer.config.num_attention_heads)

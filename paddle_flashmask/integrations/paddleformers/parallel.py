@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import paddle
+
+from paddle_flashmask.integrations.paddleformers.foreign import Foreign
 
 __all__ = ["own_mask_heads", "refuse_split_sequences"]
 
@@ -13,13 +13,10 @@ FIELD = "attn_mask_startend_row_indices"
 # indices, by their names in configurations and training arguments.
 SPLITS = {
     "context_parallel_size": "the sequence is split over ranks and the indices are not",
-    "context_parallel_degree": "the sequence is split over ranks and the indices are not",
     "sep_parallel_size": "the sequence is split over ranks and the indices are not",
-    "sep_parallel_degree": "the sequence is split over ranks and the indices are not",
-    "pipeline_model_parallel_size": "stages hand the indices on as if they were a dense mask",
-    "pipeline_parallel_degree": "stages hand the indices on as if they were a dense mask",
+    "pipeline_model_parallel_size": "stages hand int64 indices on as a dense mask",
 }
-TENSOR_PARALLEL = ("tensor_model_parallel_size", "tensor_parallel_degree")
+TENSOR_PARALLEL = "tensor_model_parallel_size"
 
 
 def refuse_split_sequences(settings: object) -> None:
@@ -38,7 +35,7 @@ def refuse_split_sequences(settings: object) -> None:
 
 
 def own_mask_heads(
-    startend_row_indices: paddle.Tensor, config: Any, *, num_heads: int, num_heads_k: int
+    startend_row_indices: paddle.Tensor, config: Foreign, *, num_heads: int, num_heads_k: int
 ) -> paddle.Tensor:
     """Return the mask heads that belong to the query heads of this rank.
 
@@ -67,12 +64,11 @@ def own_mask_heads(
     return startend_row_indices[:, rank * size : (rank + 1) * size]
 
 
-def _ranks(config: Any, num_heads: int) -> int:
+def _ranks(config: Foreign, num_heads: int) -> int:
     """Return over how many ranks the heads of a layer are split; a layer may stay whole."""
-    for name in TENSOR_PARALLEL:
-        ranks = getattr(config, name, None)
-        if isinstance(ranks, int) and ranks > 1:
-            return ranks if config.num_attention_heads == num_heads * ranks else 1
+    ranks = getattr(config, TENSOR_PARALLEL, None)
+    if isinstance(ranks, int) and ranks > 1:
+        return ranks if config.num_attention_heads == num_heads * ranks else 1
     return 1
 
 

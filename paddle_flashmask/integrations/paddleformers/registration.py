@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from paddle_flashmask.integrations.paddleformers import dpo, guard
+from paddle_flashmask.integrations.paddleformers import dpo, guard, kept_choice
+from paddle_flashmask.integrations.paddleformers.foreign import Foreign, seams
 from paddle_flashmask.integrations.paddleformers.forward import attention_forward
 from paddle_flashmask.integrations.paddleformers.layers import NAME
 
 __all__ = ["register", "unregister"]
-
-INSTALL_HINT = "pip install paddle_flashmask[paddleformers]"
 
 
 class _Choice:
@@ -42,39 +39,26 @@ def register(
     for name, value in (("strict", strict), ("must_use", must_use)):
         if not isinstance(value, bool):
             raise TypeError(f"{name} must be a bool; got {type(value).__name__} {value!r}")
-    interface, trainer, pretrained = _seams()
-    dpo.choose(dpo_indices)
+    foreign = seams()
+    dpo.choose(foreign.preference_data, dpo_indices)
     _Choice.strict, _Choice.must_use = strict, must_use
-    interface.register(NAME, attention_forward)
-    pretrained.__call__ = guard.call_checked
-    if not any(kind.__name__ == _CALLBACK_NAME for kind in trainer.DEFAULT_CALLBACKS):
-        trainer.DEFAULT_CALLBACKS.append(_callback_type())
+    foreign.interface.register(NAME, attention_forward)
+    foreign.model.__call__ = guard.call_checked
+    if not any(kind.__name__ == _CALLBACK_NAME for kind in foreign.trainer.DEFAULT_CALLBACKS):
+        foreign.trainer.DEFAULT_CALLBACKS.append(_callback_type())
 
 
 def unregister() -> None:
     """Take back all that `register` did."""
-    interface, trainer, pretrained = _seams()
-    dpo.choose(dpo.BUILT_IN)
-    interface._global_mapping.pop(NAME, None)
-    if vars(pretrained).get("__call__") is guard.call_checked:
-        del pretrained.__call__
-    trainer.DEFAULT_CALLBACKS[:] = [
-        kind for kind in trainer.DEFAULT_CALLBACKS if kind.__name__ != _CALLBACK_NAME
+    foreign = seams()
+    dpo.choose(foreign.preference_data, dpo.BUILT_IN)
+    kept_choice.give_back()
+    foreign.interface._global_mapping.pop(NAME, None)
+    if vars(foreign.model).get("__call__") is guard.call_checked:
+        del foreign.model.__call__
+    foreign.trainer.DEFAULT_CALLBACKS[:] = [
+        kind for kind in foreign.trainer.DEFAULT_CALLBACKS if kind.__name__ != _CALLBACK_NAME
     ]
-
-
-def _seams() -> tuple[Any, Any, Any]:
-    """Return AttentionInterface, the trainer module and PretrainedModel."""
-    try:
-        from paddleformers.nn.attention.interface import AttentionInterface
-        from paddleformers.trainer import trainer
-        from paddleformers.transformers.model_utils import PretrainedModel
-    except ImportError as error:
-        raise ImportError(
-            f"paddle_flashmask.integrations.paddleformers needs PaddleFormers, which does not "
-            f"import ({error}); install it with its pins: {INSTALL_HINT}"
-        ) from error
-    return AttentionInterface, trainer, PretrainedModel
 
 
 _CALLBACK_NAME = "FlashMaskCallback"
@@ -88,7 +72,12 @@ def _callback_type() -> type:
         """Check a trainer's model and settings when it starts, and log what attention it uses."""
 
         def on_init_end(
-            self, args: Any, state: object, control: object, model: Any = None, **others: object
+            self,
+            args: Foreign,
+            state: object,
+            control: object,
+            model: Foreign = None,
+            **others: object,
         ) -> None:
             must_use, _Choice.must_use = _Choice.must_use, False
             text = guard.check_trainer(model, args, must_use=must_use, strict=_Choice.strict)

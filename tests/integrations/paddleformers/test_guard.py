@@ -1,0 +1,203 @@
+"""A mask never gets lost without a word: flags that reach no layer, settings, two masks."""
+
+from __future__ import annotations
+
+import types
+
+import numpy as np
+import paddle
+import pytest
+from support.formers import (
+    MODELS,
+    SEQ_LEN,
+    collate,
+    logits_of,
+    make_model,
+    make_trainer,
+    packed_rows,
+    tensors,
+)
+
+from paddle_flashmask.integrations import paddleformers
+from paddle_flashmask.integrations.paddleformers import guard, registration
+
+FIELD = "attn_mask_startend_row_indices"
+NAME = paddleformers.NAME
+
+
+@pytest.fixture
+def batch(rng):
+    inputs = tensors(collate(packed_rows(rng, 2)))
+    del inputs["labels"]
+    return inputs
+
+
+def test_report_names_every_layer_and_its_backend():
+    report = paddleformers.report(make_model(NAME), strict=True)
+    assert [layer.name for layer in report.layers] == [
+        "model.layers.0.self_attn",
+        "model.layers.1.self_attn",
+    ]
+    assert {layer.backend for layer in report.layers} == {"ours, CPU"}
+
+
+def test_strict_report_of_another_attention_raises_with_the_reason():
+    with pytest.raises(paddleformers.NotOursError, match="'eager', not 'paddle_flashmask'"):
+        paddleformers.report(make_model("eager"), strict=True)
+
+
+@pytest.mark.parametrize("name", ["Ernie4_5", "Gemma3"])
+def test_a_name_changed_after_the_model_was_made_reaches_no_layer(name, batch, tmp_path):
+    """These layers keep the name that the configuration held when they were made."""
+    model = make_model("eager", name)
+    model.config._attn_implementation = NAME
+    assert not any(layer.is_ours for layer in paddleformers.report(model).layers)
+    with pytest.raises(RuntimeError, match="none of its layers called it"):
+        model(**batch)
+    with pytest.raises(paddleformers.NotOursError, match="2 of 2 layers do not run"):
+        make_trainer(model, [], tmp_path)
+
+
+def test_layer_without_a_kernel_is_named_when_the_trainer_starts(tmp_path):
+    model = make_model(NAME, hidden_size=48, num_attention_heads=4)  # head_dim 12
+    with pytest.raises(paddleformers.NotOursError, match=r"no kernel for the CPU.* head_dim 12"):
+        make_trainer(model, [], tmp_path)
+
+
+def test_layer_with_an_attention_of_its_own_is_built_in(tmp_path):
+    model = make_model(NAME)
+
+    class OtherAttention(paddle.nn.Linear):
+        pass
+
+    model.model.layers[1].self_attn = OtherAttention(64, 64)
+    layer = paddleformers.report(model).layers[1]
+    assert layer.backend == "built-in"
+    assert "OtherAttention has an attention of its own" in layer.reason
+    make_trainer(model, [], tmp_path)  # said in the log
+    paddleformers.register(strict=True)
+    with pytest.raises(paddleformers.NotOursError, match="1 of 2 layers"):
+        make_trainer(model, [], tmp_path)
+
+
+@pytest.mark.parametrize("attention", ["eager", "flashmask"])
+def test_yaml_that_registers_and_does_not_choose_is_refused_once(attention, tmp_path):
+    paddleformers.register(must_use=True)
+    model = make_model(attention)
+    with pytest.raises(paddleformers.NotOursError, match=f"is {attention}; set _attn_implementat"):
+        make_trainer(model, [], tmp_path)
+    make_trainer(model, [], tmp_path)
+
+
+def dropping(model):
+    """The model as one whose forward knows nothing of the field."""
+
+    class Dropping(type(model)):
+        def forward(self, input_ids, **dropped):
+            return super().forward(input_ids)
+
+    model.__class__ = Dropping
+    return model
+
+
+def test_model_whose_forward_lacks_the_argument_is_refused(tmp_path):
+    with pytest.raises(paddleformers.NotOursError, match=f"has no argument {FIELD}"):
+        make_trainer(dropping(make_model(NAME)), [], tmp_path)
+
+
+def test_field_that_a_model_drops_is_an_error(batch):
+    with pytest.raises(RuntimeError, match=r"did not reach model\.layers\.0\.self_attn"):
+        dropping(make_model(NAME))(**batch)
+
+
+@pytest.mark.parametrize(
+    "setting", ["context_parallel_size", "sep_parallel_size", "pipeline_model_parallel_size"]
+)
+def test_settings_that_lose_the_mask_are_refused(setting, batch):
+    model = make_model(NAME)
+    arguments = types.SimpleNamespace(**{setting: 2})
+    with pytest.raises(NotImplementedError, match=f"{setting} is not supported .* got 2"):
+        guard.check_trainer(model, arguments, must_use=False, strict=False)
+    setattr(model.config, setting, 2)
+    with pytest.raises(NotImplementedError, match=f"{setting} is not supported .* got 2"):
+        model(**batch)
+    with pytest.raises(NotImplementedError, match=f"{setting} is not supported .* got 2"):
+        model.model.layers[0].self_attn(
+            paddle.zeros([1, 4, 64]), position_embeddings=(paddle.ones([1, 4, 16]),) * 2
+        )
+
+
+def test_padding_mask_of_ones_changes_nothing(batch):
+    model = make_model(NAME)
+    plain = logits_of(model, **batch)
+    ones = paddle.ones([2, SEQ_LEN], dtype="int64")
+    assert np.array_equal(logits_of(model, **batch, attention_mask=ones), plain)
+
+
+def test_padding_mask_and_indices_hide_what_either_hides(batch):
+    model = make_model(NAME)
+    padding = paddle.ones([2, SEQ_LEN], dtype="int64")
+    padding[:, 3] = 0
+    hidden = batch[FIELD].clone()
+    hidden[:, :, 3] = 0
+    joined = logits_of(model, **batch, attention_mask=padding)
+    assert np.array_equal(joined, logits_of(model, **batch | {FIELD: hidden}))
+    assert not np.array_equal(joined, logits_of(model, **batch))
+
+
+def test_dense_mask_beside_indices_is_refused(batch):
+    dense = paddle.ones([2, 1, SEQ_LEN, SEQ_LEN], dtype="bool")
+    with pytest.raises(ValueError, match=r"attention_mask beside .* a padding mask; got shapes"):
+        make_model(NAME)(**batch, attention_mask=dense)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_dense_mask_alone_means_what_the_indices_mean(name, batch):
+    """What a batch holds with use_attn_mask_startend_row_indices: false."""
+    from paddle_flashmask import indices
+
+    given = batch.pop(FIELD)
+    dense = indices.to_dense(given.numpy(), causal=True, seqlen_q=SEQ_LEN)
+    model, eager = make_model(NAME, name), make_model("eager", name)
+    ours = logits_of(model, **batch, attention_mask=paddle.to_tensor(dense.astype("float32")))
+    real = given.numpy()[:, 0, :, 0] > np.arange(SEQ_LEN)
+    theirs = logits_of(eager, **batch, **{FIELD: given})
+    np.testing.assert_allclose(ours[real], theirs[real], atol=2e-5)
+
+
+def test_gemma_goes_on_with_ours_after_a_call_without_a_mask(batch):
+    """Its layers would ask for "sdpa" from then on."""
+    model = make_model(NAME, "Gemma3")
+    first = logits_of(model, **batch)
+    logits_of(model, input_ids=batch["input_ids"])
+    assert paddleformers.report(model, strict=True).is_ours
+    assert np.array_equal(logits_of(model, **batch), first)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_no_mask_is_plain_causal_attention_as_eager_has_it(name, batch):
+    del batch[FIELD]
+    ours, theirs = (logits_of(make_model(one, name), **batch) for one in (NAME, "eager"))
+    np.testing.assert_allclose(ours, theirs, atol=2e-5)
+
+
+@pytest.mark.parametrize("name", ["Gemma3", "Phi3"])
+def test_a_window_holds_with_indices_and_without(name, batch):
+    """The layer's own window, whether or not PaddleFormers wrote it into the indices."""
+    window = {"sliding_window": 5}
+    for inputs in (batch, {key: value for key, value in batch.items() if key != FIELD}):
+        ours, theirs = (
+            logits_of(make_model(one, name, **window), **inputs) for one in (NAME, "eager")
+        )
+        real = batch[FIELD].numpy()[:, 0, :, 0] > np.arange(SEQ_LEN)
+        np.testing.assert_allclose(ours[real], theirs[real], atol=2e-5)
+
+
+def test_unregister_leaves_nothing_behind(batch):
+    paddleformers.unregister()
+    with pytest.raises(KeyError, match=NAME):
+        make_model(NAME)(**batch)
+    assert "__call__" not in vars(registration.seams().model)
+    assert [kind.__name__ for kind in registration.seams().trainer.DEFAULT_CALLBACKS] == [
+        "DefaultFlowCallback"
+    ]

@@ -1,0 +1,56 @@
+"""Which kernel would serve: read from the library's own words."""
+
+from __future__ import annotations
+
+import paddle
+import pytest
+
+from paddle_flashmask import _ops, backends
+
+WORDS = """\
+cpu: float32 float16 bfloat16, head_dim a multiple of 8 up to 256
+sm80 (compute capability 8.0 or newer): float16 bfloat16, head_dim a multiple of 8 up to 64
+sm80 (compute capability 8.0 or newer): float16 bfloat16, head_dim a multiple of 8 up to 128
+sm90a (compute capability 9.0 or newer): bfloat16, head_dim a multiple of 8 up to 128"""
+
+
+def test_the_library_here_serves_the_cpu():
+    assert backends.backend_of(paddle.zeros([1]), 64) == "CPU"
+    assert {kernel.name for kernel in backends.registered_kernels()} >= {"cpu"}
+
+
+@pytest.mark.parametrize("head_dim", [0, 12, 264])
+def test_what_no_kernel_serves_is_named(head_dim):
+    message = f"no kernel for the CPU, dtype float32 and head_dim {head_dim}; there is: cpu: "
+    with pytest.raises(NotImplementedError, match=message):
+        backends.backend_of(paddle.zeros([1]), head_dim)
+
+
+@pytest.mark.parametrize(
+    ("capability", "dtype", "head_dim", "backend"),
+    [
+        ((8, 0), "float16", 64, "CUDA sm80"),
+        ((9, 0), "float16", 128, "CUDA sm80"),
+        ((9, 0), "bfloat16", 128, "CUDA sm90a"),
+        ((0, 0), "float32", 256, "CPU"),
+        ((9, 0), "float32", 64, None),
+        ((9, 0), "bfloat16", 136, None),
+        ((7, 5), "float16", 64, None),
+    ],
+)
+def test_the_newest_architecture_that_serves_is_named(
+    monkeypatch, capability, dtype, head_dim, backend
+):
+    monkeypatch.setattr(_ops, "kernels", lambda: WORDS)
+    monkeypatch.setattr(backends, "_capability", lambda place: capability)
+    if backend is not None:
+        assert backends.backend_of(paddle.zeros([1]), head_dim, dtype) == backend
+        return
+    with pytest.raises(NotImplementedError, match=f"dtype {dtype} and head_dim {head_dim}"):
+        backends.backend_of(paddle.zeros([1]), head_dim, dtype)
+
+
+def test_other_words_of_the_library_are_not_read_as_something_else(monkeypatch):
+    monkeypatch.setattr(_ops, "kernels", lambda: "cpu: float32, any head_dim")
+    with pytest.raises(AssertionError, match="in other words: cpu: float32, any head_dim"):
+        backends.registered_kernels()
