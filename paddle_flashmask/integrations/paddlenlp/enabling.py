@@ -18,15 +18,13 @@ from paddle_flashmask.integrations.paddlenlp.seams import (
 __all__ = ["check_still_carried", "disable", "enable", "is_enabled", "report"]
 
 ENABLED = "flash_mask_enabled"  # set on the decoder, not on its config, which is saved
-OWN_FLAG = "flash_mask_own_use_flash_attention"
 BUILT_IN = "built-in"
 
 
 def enable(model: paddle.nn.Layer) -> None:
     """Make a model take startend_row_indices as its `attention_mask`, see `model_inputs`.
 
-    Sets `use_flash_attention` on the model's config, where the config's constructor loses it: with
-    it Llama hands over key and value heads as they are instead of repeating them.
+    Calls without indices, generation among them, keep the model's own attention.
 
     Args:
         model: a Llama or Mixtral model of PaddleNLP, or a layer around one (LoRA, a score head).
@@ -43,20 +41,14 @@ def enable(model: paddle.nn.Layer) -> None:
         _check_environment(backbone)
     for backbone in found:
         install(backbone)
-        config = backbone.layer.config
-        if not is_enabled(backbone):
-            setattr(backbone.layer, OWN_FLAG, bool(config.use_flash_attention))
-        config.use_flash_attention = True
         setattr(backbone.layer, ENABLED, True)
     report(model, strict=True)
 
 
 def disable(model: paddle.nn.Layer) -> None:
-    """Undo `enable`, if it was called: the model's own attention and flag again."""
+    """Take a model out of `report` again, if `enable` was called."""
     for backbone in backbones(model):
-        if is_enabled(backbone):
-            backbone.layer.config.use_flash_attention = getattr(backbone.layer, OWN_FLAG)
-            setattr(backbone.layer, ENABLED, False)
+        setattr(backbone.layer, ENABLED, False)
 
 
 def is_enabled(backbone: Backbone) -> bool:

@@ -1,11 +1,14 @@
 """The functions that carry indices through a model of PaddleNLP, and attend with them.
 
-Three of a model's functions are wrapped, once per process. What is no int32 mask of four axes goes
-to the original, so models without the flag run as before:
+Four of a model's functions are wrapped, once per process. What is no int32 mask of four axes goes
+to the original, so models without the flag, and calls without indices, run as before:
 
 * `scaled_dot_product_attention` attends with `flashmask_attention`;
 * `_prepare_decoder_attention_mask` would turn the mask into [B, 1, S, S] floats: it returns it;
-* `is_casual_mask` would look for a triangle in it: there is none.
+* `is_casual_mask` would look for a triangle in it: there is none;
+* `forward` of an attention layer sees `use_flash_attention` set, without which Llama repeats key
+  and value heads. It is set for that call only: the config's constructor drops it, and on a CPU
+  PaddleNLP's own flash path lets generated tokens see the first key only.
 """
 
 from __future__ import annotations
@@ -32,10 +35,11 @@ __all__ = [
 
 MASK_RANK = 4
 NON_CAUSAL_WIDTH = 4  # four numbers per column say both triangles; one or two are read as causal
-ATTEND, IS_CAUSAL, PREPARE = (
+ATTEND, IS_CAUSAL, PREPARE, FORWARD = (
     "scaled_dot_product_attention",
     "is_casual_mask",
     "_prepare_decoder_attention_mask",
+    "forward",
 )
 OURS = "_is_of_flashmask"  # set on the functions that stand in for a model's own
 Function = Callable[..., Any]
@@ -67,6 +71,7 @@ def install(backbone: Backbone) -> None:
     _wrap(module, ATTEND, _attending)
     _wrap(module, IS_CAUSAL, _never_causal)
     _wrap(kind, PREPARE, _unprepared)
+    _wrap(getattr(module, backbone.seam.attention), FORWARD, _with_own_heads)
 
 
 def uninstall_all() -> None:
@@ -137,6 +142,24 @@ def _never_causal(original: Function) -> Function:
         return False if is_indices(attention_mask) else original(attention_mask)
 
     return is_causal
+
+
+def _with_own_heads(original: Function) -> Function:
+    signature = inspect.signature(original)
+
+    def forward(layer: paddle.nn.Layer, *args: object, **kwargs: object) -> object:
+        arguments = signature.bind(layer, *args, **kwargs).arguments
+        if not is_indices(arguments.get("attention_mask")):
+            return original(layer, *args, **kwargs)
+        config = layer.config
+        own = config.use_flash_attention
+        config.use_flash_attention = True
+        try:
+            return original(layer, *args, **kwargs)
+        finally:
+            config.use_flash_attention = own
+
+    return forward
 
 
 def _unprepared(original: Function) -> Function:

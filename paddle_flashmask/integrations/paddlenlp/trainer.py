@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FlashMaskMixin", "trainer_class"]
 
+REFUSED_FLAGS = ("sequence_parallel", "to_static")
 PARALLEL_DEGREES = ("pipeline_parallel_degree", "sep_parallel_degree", "context_parallel_degree")
 
 
@@ -60,7 +61,7 @@ class FlashMaskMixin:
                 disable(model)
             logger.info("flash_mask is off: attention is PaddleNLP's own, masks are dense")
             return
-        _check_parallel(own.args)
+        _check_arguments(own.args)
         for model in models:
             enable(model)
         self._attention_layers = sum(len(report(model).layers) for model in models)
@@ -93,10 +94,9 @@ class FlashMaskMixin:
         return loss
 
 
-def _check_parallel(args: object) -> None:
+def _check_arguments(args: object) -> None:
     refused = [name for name in PARALLEL_DEGREES if (getattr(args, name, 1) or 1) > 1]
-    if getattr(args, "sequence_parallel", False):
-        refused.append("sequence_parallel")
+    refused += [flag for flag in REFUSED_FLAGS if getattr(args, flag, False)]
     if refused:
         raise NotImplementedError(f"flash_mask does not support {', '.join(refused)}")
 

@@ -8,7 +8,9 @@ import pytest
 from support.nlp_models import MODELS, SEQ_LEN, call, groups, make, packed_sft, tensors
 from support.tolerance import assert_array_close
 
+from paddle_flashmask import flashmask_attention
 from paddle_flashmask.integrations import paddlenlp as integration
+from paddle_flashmask.integrations.paddlenlp import patches
 from paddle_flashmask.integrations.paddlenlp.inputs import INDEX_FIELD
 from paddle_flashmask.integrations.paddlenlp.patches import CALLS
 from paddle_flashmask.packing import pack_dpo
@@ -159,6 +161,44 @@ def test_other_masks_go_to_the_models_own_attention(name):
         )
         assert CALLS.count == before
         assert_array_close("logits", ours[None, :, :3], own[None, :, :3], None, "float32")
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_generation_is_the_models_own(name):
+    tokens, mask = paddle.to_tensor([[1, 2, 3, 4], [4, 5, 6, 7]]), paddle.ones([2, 4], "int64")
+    texts = []
+    for model in (make(name), enabled(name)):
+        call(model, packed_sft(9, 5).build([0]), flash_mask=bool(texts))
+        found, _ = model.generate(
+            tokens,
+            attention_mask=mask,
+            max_new_tokens=8,
+            decode_strategy="greedy_search",
+            eos_token_id=0,
+            pad_token_id=0,
+        )
+        texts.append(found.tolist())
+    assert texts[0] == texts[1]
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_key_heads_are_not_repeated_whatever_the_config_says(given, monkeypatch):
+    """The config's constructor drops the flag: use_flash_attention=True comes out False."""
+    model = make(use_flash_attention=given)
+    assert not model.config.use_flash_attention
+    if given:
+        model.config.use_flash_attention = True  # as its users set it
+    integration.enable(model)
+    heads = []
+
+    def seen(query, key, *arguments, **options):
+        heads.append((query.shape[2], key.shape[2]))
+        return flashmask_attention(query, key, *arguments, **options)
+
+    monkeypatch.setattr(patches, "flashmask_attention", seen)
+    call(model, packed_sft(9, 5).build([0]), flash_mask=True)
+    assert heads == [(4, 2), (4, 2)]
+    assert model.config.use_flash_attention is given
 
 
 def test_lora_trains_the_same_adapters():

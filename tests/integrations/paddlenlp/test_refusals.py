@@ -84,11 +84,12 @@ def test_a_config_that_rules_it_out_is_named(setting):
 
 
 @pytest.mark.parametrize(
-    "setting", ["pipeline_parallel_degree", "sep_parallel_degree", "sequence_parallel"]
+    "setting",
+    ["pipeline_parallel_degree", "sep_parallel_degree", "sequence_parallel", "to_static"],
 )
-def test_a_parallel_trainer_is_refused(setting, tmp_path):
+def test_a_trainer_of_another_kind_is_refused(setting, tmp_path):
     args = arguments(tmp_path)
-    setattr(args, setting, True if setting == "sequence_parallel" else 2)
+    setattr(args, setting, 2 if setting.endswith("degree") else True)
     with pytest.raises(NotImplementedError, match=f"flash_mask does not support {setting}"):
         trainer_of("sft", make(), args, packed_of("sft"), flash_mask=True)
 
