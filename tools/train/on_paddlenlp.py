@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,6 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _check_records(options.stage, inputs)
         if options.check_only:
             return 0
+        warnings.filterwarnings("ignore")  # of what Paddle deprecates and PaddleNLP calls
         import paddlenlp_runs
 
         if options.measure is not None:

@@ -34,9 +34,14 @@ LOSS_TOLERANCE = 1e-5  # relative; rounding of float32 sums stays below, an erro
 LEAK = 10 * LOSS_TOLERANCE  # by how much a broken mask must differ at least once
 EXIT_LOSSES_DIFFER = 1
 MIB = 2**20
-# The long step: one layer, so that the dense one fits beside other work, and few tokens in the
-# vocabulary, so that what is measured is attention and not logits.
-LONG_SIZES = {"num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1}
+# The long step: one layer, so that the dense one fits beside other work; a narrow feed-forward and
+# few tokens in the vocabulary, so that what is measured is attention.
+LONG_SIZES = {
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "intermediate_size": 128,
+}
 LONG_VOCAB = 128
 LONG_SAMPLE = 1000  # tokens
 WARM_LENGTH = 256

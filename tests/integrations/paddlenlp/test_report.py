@@ -6,6 +6,7 @@ import json
 
 import paddle
 import pytest
+from paddlenlp.transformers.llama import modeling
 from support.nlp_models import MODELS, make
 
 from paddle_flashmask.integrations import paddlenlp as integration
@@ -46,6 +47,7 @@ def test_switching_on_twice_is_once_and_off_is_off():
     integration.enable(model)
     integration.enable(model)
     assert integration.report(model).is_ours
+    assert not hasattr(modeling.scaled_dot_product_attention.__wrapped__, "__wrapped__")
     integration.disable(model)
     assert not integration.report(model).is_ours
 
