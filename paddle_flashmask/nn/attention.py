@@ -74,19 +74,8 @@ class CausalSelfAttention(paddle.nn.Layer):
         """
         super().__init__()
         num_heads_k = num_heads if num_heads_k is None else num_heads_k
-        _check_size("hidden_size", hidden_size)
-        _check_size("num_heads", num_heads)
-        _check_size("num_heads_k", num_heads_k)
-        if num_heads % num_heads_k != 0:
-            raise ValueError(f"num_heads_k must divide num_heads={num_heads}; got {num_heads_k}")
-        if head_dim is None:
-            if hidden_size % num_heads != 0:
-                raise ValueError(
-                    f"num_heads must divide hidden_size={hidden_size} unless head_dim is given; "
-                    f"got {num_heads}"
-                )
-            head_dim = hidden_size // num_heads
-        _check_size("head_dim", head_dim)
+        _check_sizes(hidden_size, num_heads, num_heads_k, head_dim)
+        head_dim = hidden_size // num_heads if head_dim is None else head_dim
         check_rope(head_dim, rope_base)
         if attend is not None and not callable(attend):
             raise TypeError(f"attend must be callable or None; got {type(attend).__name__}")
@@ -153,6 +142,21 @@ def _flashmask(
     out = flashmask_attention(query, key, value, startend_row_indices, causal=True)
     assert not isinstance(out, list)
     return out
+
+
+def _check_sizes(hidden_size: int, num_heads: int, num_heads_k: int, head_dim: int | None) -> None:
+    _check_size("hidden_size", hidden_size)
+    _check_size("num_heads", num_heads)
+    _check_size("num_heads_k", num_heads_k)
+    if num_heads % num_heads_k != 0:
+        raise ValueError(f"num_heads_k must divide num_heads={num_heads}; got {num_heads_k}")
+    if head_dim is not None:
+        _check_size("head_dim", head_dim)
+    elif hidden_size % num_heads != 0:
+        raise ValueError(
+            f"num_heads must divide hidden_size={hidden_size} unless head_dim is given; "
+            f"got {num_heads}"
+        )
 
 
 def _check_size(name: str, value: object) -> None:
