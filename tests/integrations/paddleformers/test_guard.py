@@ -65,6 +65,13 @@ def test_layer_without_a_kernel_is_named_when_the_trainer_starts(tmp_path):
         make_trainer(model, [], tmp_path)
 
 
+def test_one_layer_without_a_kernel_is_enough(tmp_path):
+    model = make_model(NAME)
+    model.model.layers[1].self_attn.head_dim = 12
+    with pytest.raises(paddleformers.NotOursError, match=r"1 of 2 layers .*\n.*layers\.1.*: none"):
+        make_trainer(model, [], tmp_path)
+
+
 def test_layer_with_an_attention_of_its_own_is_built_in(tmp_path):
     model = make_model(NAME)
 
