@@ -40,7 +40,7 @@ def call_checked(model: Foreign, *inputs: Foreign, **options: Foreign) -> Foreig
         return nn.Layer.__call__(model, *inputs, **options)
     parallel.refuse_split_sequences(model.config)
     kept_choice.keep(model)
-    names = list(inspect.signature(model.forward).parameters)
+    names = _argument_names(model)
     given = dict(zip(names, inputs, strict=False)) | options
     name = OLD_FIELD if given.get(FIELD) is None else FIELD
     field, mask = given.get(name), given.get(MASK)
@@ -49,7 +49,7 @@ def call_checked(model: Foreign, *inputs: Foreign, **options: Foreign) -> Foreig
         inputs, options = (), given | {name: field, MASK: None}
     with calls.watch() as seen:
         out = nn.Layer.__call__(model, *inputs, **options)
-    _check_reached(model, seen, field)
+    _check_reached(model, seen, field, mask)
     return out
 
 
@@ -110,12 +110,16 @@ def check_trainer(model: nn.Layer, arguments: Foreign, *, must_use: bool, strict
     refused = [layer for layer in found.layers if layer.backend == "none"]
     if refused or not any(layer.is_ours for layer in found.layers):
         found.require_ours()
-    if FIELD not in inspect.signature(_inner(model).forward).parameters:
+    if FIELD not in _argument_names(_inner(model)):
         raise NotOursError(
             f"{type(_inner(model)).__name__}.forward has no argument {FIELD}: no packed batch can "
             f"reach {NAME} in this model"
         )
     return str(found)
+
+
+def _argument_names(model: Foreign) -> list[str]:
+    return list(inspect.signature(model.forward).parameters)
 
 
 def _inner(model: Foreign) -> Foreign:
@@ -125,20 +129,31 @@ def _inner(model: Foreign) -> Foreign:
     return inner if is_adapter else model
 
 
-def _check_reached(model: nn.Layer, seen: calls.Calls, field: paddle.Tensor | None) -> None:
+def _check_reached(
+    model: nn.Layer,
+    seen: calls.Calls,
+    field: paddle.Tensor | None,
+    mask: paddle.Tensor | None,
+) -> None:
     if not seen.masked and not seen.unmasked:
         raise RuntimeError(
             f"{type(model).__name__} is configured for {NAME} and none of its layers called it"
         )
-    if field is None:
+    if field is not None:
+        passed, seqlen = FIELD, field.shape[2]
+    elif mask is not None and mask.ndim == 2 and seen.unmasked and not _is_all_ones(mask):
+        passed, seqlen = MASK, mask.shape[1]
+    else:
         return
     lost = [
-        name
-        for name, layer in interface_layers(model)
-        if seen.unmasked.get(id(layer)) == field.shape[2]
+        name for name, layer in interface_layers(model) if seen.unmasked.get(id(layer)) == seqlen
     ]
     if lost:
         raise RuntimeError(
-            f"{FIELD} was passed to {type(model).__name__} and did not reach "
+            f"{passed} was passed to {type(model).__name__} and did not reach "
             f"{', '.join(lost)}: those layers saw plain causal attention"
         )
+
+
+def _is_all_ones(mask: paddle.Tensor) -> bool:
+    return bool(mask.astype("bool").all())

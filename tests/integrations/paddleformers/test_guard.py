@@ -23,6 +23,7 @@ from paddle_flashmask.integrations.paddleformers import guard, registration
 
 FIELD = "attn_mask_startend_row_indices"
 NAME = paddleformers.NAME
+BFLOAT16 = 2.0**-6  # relative, two roundings of 8 bits in each of two layers
 
 
 @pytest.fixture
@@ -61,6 +62,13 @@ def test_a_name_changed_after_the_model_was_made_reaches_no_layer(name, batch, t
 def test_layer_without_a_kernel_is_named_when_the_trainer_starts(tmp_path):
     model = make_model(NAME, hidden_size=48, num_attention_heads=4)  # head_dim 12
     with pytest.raises(paddleformers.NotOursError, match=r"no kernel for the CPU.* head_dim 12"):
+        make_trainer(model, [], tmp_path)
+
+
+def test_one_layer_without_a_kernel_is_enough(tmp_path):
+    model = make_model(NAME)
+    model.model.layers[1].self_attn.head_dim = 12
+    with pytest.raises(paddleformers.NotOursError, match=r"1 of 2 layers .*\n.*layers\.1.*: none"):
         make_trainer(model, [], tmp_path)
 
 
@@ -105,9 +113,29 @@ def test_model_whose_forward_lacks_the_argument_is_refused(tmp_path):
         make_trainer(dropping(make_model(NAME)), [], tmp_path)
 
 
-def test_field_that_a_model_drops_is_an_error(batch):
-    with pytest.raises(RuntimeError, match=r"did not reach model\.layers\.0\.self_attn"):
+def test_masks_that_a_model_drops_are_an_error(batch):
+    with pytest.raises(RuntimeError, match=r"indices was .* reach model\.layers\.0"):
         dropping(make_model(NAME))(**batch)
+    padding = paddle.ones([2, SEQ_LEN], dtype="int64")
+    dropping(make_model(NAME))(input_ids=batch["input_ids"], attention_mask=padding)
+    padding[:, 3] = 0
+    with pytest.raises(RuntimeError, match=r"attention_mask was passed to Dropping and did not re"):
+        dropping(make_model(NAME))(input_ids=batch["input_ids"], attention_mask=padding)
+
+
+def test_indices_under_the_old_name_are_joined_with_a_padding_mask_too(batch):
+    model, ones = make_model(NAME), paddle.ones([2, SEQ_LEN], dtype="bool")
+    plain = logits_of(model, **batch)
+    field = batch.pop(FIELD)
+    again = logits_of(model, **batch, attn_mask_start_row_indices=field, attention_mask=ones)
+    assert np.array_equal(again, plain)
+
+
+def test_auto_cast_to_bfloat16_is_as_near_to_eager_as_it_should_be(batch):
+    real = batch[FIELD].numpy()[:, 0, :, 0] > np.arange(SEQ_LEN)
+    with paddle.amp.auto_cast(level="O1", dtype="bfloat16"):
+        ours, theirs = (logits_of(make_model(one), **batch)[real] for one in (NAME, "eager"))
+    assert np.abs(ours - theirs).max() < BFLOAT16 * np.abs(theirs).max()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,33 @@
+"""What is kept while a model is called."""
+
+from __future__ import annotations
+
+import pytest
+
+from paddle_flashmask.integrations.paddleformers import calls
+
+
+def test_a_thing_is_made_once_per_call_and_source():
+    made = []
+
+    def make(name):
+        made.append(name)
+        return name
+
+    first, second = object(), object()
+    with calls.watch():
+        kept = [calls.once_per_call(one, lambda: make("a")) for one in (first, first)]
+        kept.append(calls.once_per_call(second, lambda: make("b")))
+    assert kept == ["a", "a", "b"]
+    assert made == ["a", "b"]
+    assert calls.once_per_call(first, lambda: make("c")) == "c"  # outside of a call nothing is kept
+
+
+def test_watching_ends_with_an_error_too():
+    with pytest.raises(RuntimeError), calls.watch() as seen:
+        calls.record(made := object(), 4, has_mask=True)
+        raise RuntimeError
+    assert seen.masked == {id(made)}
+    assert not calls.running()
+    calls.record(object(), 4, has_mask=False)
+    assert seen.unmasked == {}
