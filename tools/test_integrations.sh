@@ -3,7 +3,8 @@
 #
 #   bash tools/test_integrations.sh paddleformers|paddlenlp [arguments for pytest]
 #
-# The environment is .venv-TRAINER, the one of tools/train.sh. It needs what that needs.
+# The environment is .venv-TRAINER, the one of tools/train.sh, or $FLASHMASK_VENV_NAME in the
+# checkout. It needs what that needs.
 set -euo pipefail
 
 readonly EXIT_WRONG_INPUT=2
@@ -15,7 +16,7 @@ fi
 shift
 
 # shellcheck disable=SC2034  # of venv.sh
-script=train venv_name=".venv-$trainer"
+script=train venv_name="${FLASHMASK_VENV_NAME:-.venv-$trainer}"
 # shellcheck source=tools/venv.sh
 source "$(dirname "${BASH_SOURCE[0]}")/venv.sh"
 
@@ -26,6 +27,7 @@ main() {
     make_venv "$python"
     install_requirements "$root/tools/train/requirements.txt"
     build "$trainer"
+    export PYTHONPYCACHEPREFIX="$venv/cache/bytecode" HYPOTHESIS_STORAGE_DIRECTORY="$venv/cache/hypothesis"
     "$venv/bin/python" -m pip install --quiet --disable-pip-version-check \
         -r "$root/tools/train/requirements-test.txt"
     cd "$root"

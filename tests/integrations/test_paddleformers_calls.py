@@ -24,10 +24,18 @@ def test_a_thing_is_made_once_per_call_and_source():
 
 
 def test_watching_ends_with_an_error_too():
-    with pytest.raises(RuntimeError), calls.watch() as seen:
-        calls.record(made := object(), 4, has_mask=True)
-        raise RuntimeError
-    assert seen.masked == {id(made)}
+    made = object()
+
+    def fail():
+        with calls.watch() as seen:
+            calls.record(made, 4, has_mask=True)
+            kept.append(seen)
+            raise RuntimeError("inside")
+
+    kept = []
+    with pytest.raises(RuntimeError, match="inside"):
+        fail()
+    assert kept[0].masked == {id(made)}
     assert not calls.running()
     calls.record(object(), 4, has_mask=False)
-    assert seen.unmasked == {}
+    assert kept[0].unmasked == {}

@@ -53,6 +53,9 @@ CONTESTANTS: dict[str, dict[str, Any]] = {
     },
     "eager": {"_attn_implementation": "eager", "use_attn_mask_startend_row_indices": False},
 }
+# The step is written into the environment while other threads read it; a variable that is there
+# already does not move the others, which crashed one run in some forty.
+VARIABLES = {"CUDA_VISIBLE_DEVICES": "", "TRAINER_GLOBAL_STEP": "0"}
 EXIT_LOSSES_DIFFER, EXIT_WRONG_INPUT = 1, 2
 SECONDS = 600  # a sample that PaddleFormers cannot read it would try again for ever
 LOGGED_LOSS = re.compile(r"- loss: ([-+.\de]+),")
@@ -197,7 +200,7 @@ def _train(config: dict[str, Any], output: Path) -> Losses:
                 command,
                 stdout=stream,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
+                env={**os.environ, **VARIABLES},
                 timeout=SECONDS,
                 check=False,
             )

@@ -27,13 +27,14 @@ __all__ = ["call_checked", "check_trainer", "joined_masks"]
 FIELD = "attn_mask_startend_row_indices"
 OLD_FIELD = "attn_mask_start_row_indices"  # that some models take too
 MASK = "attention_mask"
+POSITIONS = "position_ids"
 
 
 def call_checked(model: Foreign, *inputs: Foreign, **options: Foreign) -> Foreign:
     """Call a model; stands in for `PretrainedModel.__call__` once ours is registered.
 
     Raises:
-        ValueError: two masks came that cannot be made one.
+        ValueError: two masks came that cannot be made one, or a packed row came without any.
         RuntimeError: a mask was passed and a layer did not get it, or no layer asked for ours.
     """
     if calls.running() or not chooses_ours(model):
@@ -47,6 +48,8 @@ def call_checked(model: Foreign, *inputs: Foreign, **options: Foreign) -> Foreig
     if field is not None and mask is not None:
         field = joined_masks(field, mask)
         inputs, options = (), given | {name: field, MASK: None}
+    elif field is None and (mask is None or mask.ndim == 2):
+        _refuse_packed_rows(given.get(POSITIONS), mask)
     with calls.watch() as seen:
         out = nn.Layer.__call__(model, *inputs, **options)
     _check_reached(model, seen, field, mask)
@@ -157,3 +160,22 @@ def _check_reached(
 
 def _is_all_ones(mask: paddle.Tensor) -> bool:
     return bool(mask.astype("bool").all())
+
+
+def _refuse_packed_rows(positions: paddle.Tensor | None, mask: paddle.Tensor | None) -> None:
+    """Raise if positions restart and count on: samples in one row, with nothing that parts them.
+
+    The zeros of padding restart and do not count on; what a padding mask hides does not count.
+    """
+    if positions is None or positions.ndim != 2 or positions.shape[1] < 3:
+        return
+    steps = positions[:, 1:] - positions[:, :-1]
+    is_start = (steps[:, :-1] <= 0).logical_and(steps[:, 1:] == 1)
+    if mask is not None:
+        seen = mask[:, -positions.shape[1] :].astype("bool")
+        is_start = is_start.logical_and(seen[:, :-2]).logical_and(seen[:, 1:-1])
+    if bool(is_start.any()):
+        raise ValueError(
+            f"{POSITIONS} restart within a row, so it holds several samples, and neither {FIELD} "
+            f"nor a dense mask came to part them; pass {FIELD}, or positions that run on"
+        )

@@ -155,6 +155,36 @@ def test_settings_that_lose_the_mask_are_refused(setting, batch):
         )
 
 
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("padding", [None, 0, 3])
+def test_packed_rows_without_anything_that_parts_them_are_refused(name, padding, batch):
+    del batch[FIELD]
+    if padding is not None:
+        batch["attention_mask"] = paddle.ones([2, SEQ_LEN], dtype="int64")
+        batch["attention_mask"][:, SEQ_LEN - padding :] = 0
+    with pytest.raises(ValueError, match="position_ids restart within a row"):
+        make_model(NAME, name)(**batch)
+
+
+def test_rows_of_one_sample_and_padding_need_no_mask(batch):
+    """What a batch holds without packing; padding has position 0."""
+    positions = paddle.arange(SEQ_LEN).expand([2, -1]).clone()
+    plain = logits_of(make_model(NAME), input_ids=batch["input_ids"], position_ids=positions)
+    positions[:, -5:] = 0
+    padded = logits_of(make_model(NAME), input_ids=batch["input_ids"], position_ids=positions)
+    np.testing.assert_allclose(padded[:, :-5], plain[:, :-5], atol=2e-5)
+
+
+def test_positions_that_start_behind_padding_need_no_indices(batch):
+    mask = paddle.ones([2, SEQ_LEN], dtype="int64")
+    mask[:, :4] = 0
+    positions = (mask.cumsum(-1) - 1).clip(0)
+    positions[:, :4] = 1  # as some libraries fill it
+    inputs = {"input_ids": batch["input_ids"], "position_ids": positions, "attention_mask": mask}
+    ours, theirs = (logits_of(make_model(one), **inputs)[:, 4:] for one in (NAME, "eager"))
+    np.testing.assert_allclose(ours, theirs, atol=2e-5)
+
+
 def test_padding_mask_of_ones_changes_nothing(batch):
     model = make_model(NAME)
     plain = logits_of(model, **batch)
@@ -204,8 +234,8 @@ def test_gemma_goes_on_with_ours_after_a_call_without_a_mask(batch):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_no_mask_is_plain_causal_attention_as_eager_has_it(name, batch):
-    del batch[FIELD]
-    ours, theirs = (logits_of(make_model(one, name), **batch) for one in (NAME, "eager"))
+    inputs = {"input_ids": batch["input_ids"]}
+    ours, theirs = (logits_of(make_model(one, name), **inputs) for one in (NAME, "eager"))
     np.testing.assert_allclose(ours, theirs, atol=2e-5)
 
 
@@ -213,7 +243,7 @@ def test_no_mask_is_plain_causal_attention_as_eager_has_it(name, batch):
 def test_a_window_holds_with_indices_and_without(name, batch):
     """The layer's own window, whether or not PaddleFormers wrote it into the indices."""
     window = {"sliding_window": 5}
-    for inputs in (batch, {key: value for key, value in batch.items() if key != FIELD}):
+    for inputs in (batch, {"input_ids": batch["input_ids"]}):
         ours, theirs = (
             logits_of(make_model(one, name, **window), **inputs) for one in (NAME, "eager")
         )
