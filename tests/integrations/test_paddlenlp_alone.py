@@ -44,6 +44,12 @@ def test_on_twice_is_on_once():
     assert integration.model_inputs(inputs, flash_mask=True) == inputs
 
 
+def test_off_refuses_indices_in_place_of_the_mask():
+    inputs = integration.model_inputs(batch_of(), flash_mask=True)
+    with pytest.raises(ValueError, match="must not be int32 of four axes with flash_mask=False"):
+        integration.model_inputs(inputs, flash_mask=False)
+
+
 @pytest.mark.parametrize("width", [1, 2, 4])
 def test_off_hands_over_the_dense_mask_of_the_same_meaning(width):
     numbers = np.tile(np.array([5, 7, 0, 2][:width], np.int32), (1, 1, 9, 1))

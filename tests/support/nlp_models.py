@@ -1,16 +1,9 @@
-"""Tiny models of PaddleNLP, batches for them, and runs of its Trainer."""
+"""Tiny models of PaddleNLP, batches for them, and runs of its Trainer; it is imported when used."""
 
 from __future__ import annotations
 
 import numpy as np
 import paddle
-from paddlenlp.trainer import TrainingArguments
-from paddlenlp.transformers import (
-    LlamaConfig,
-    LlamaForCausalLM,
-    MixtralConfig,
-    MixtralForCausalLM,
-)
 
 from paddle_flashmask.integrations import paddlenlp as integration
 from paddle_flashmask.packing import pack_dpo, pack_rm, pack_sft
@@ -18,10 +11,6 @@ from paddle_flashmask.packing import pack_dpo, pack_rm, pack_sft
 VOCAB = 37
 SEQ_LEN = 24
 MODELS = ("llama", "mixtral")
-CLASSES = {
-    "llama": (LlamaConfig, LlamaForCausalLM),
-    "mixtral": (MixtralConfig, MixtralForCausalLM),
-}
 SIZES = {
     "hidden_size": 32,
     "intermediate_size": 48,
@@ -36,7 +25,12 @@ SIZES = {
 
 def make(name: str = "llama", **options) -> paddle.nn.Layer:
     """A model whose weights depend on its options only."""
-    config_class, model_class = CLASSES[name]
+    from paddlenlp import transformers
+
+    config_class, model_class = {
+        "llama": (transformers.LlamaConfig, transformers.LlamaForCausalLM),
+        "mixtral": (transformers.MixtralConfig, transformers.MixtralForCausalLM),
+    }[name]
     options = {**SIZES, **options}
     if name == "mixtral":
         from mixtral_experts import mend_experts
@@ -82,7 +76,10 @@ def call(model, batch, *, flash_mask: bool) -> paddle.Tensor:
     return model(**{name: inputs[name] for name in fields}, return_dict=True).logits
 
 
-def arguments(folder, **options) -> TrainingArguments:
+def arguments(folder, **options):
+    """TrainingArguments for a few small steps."""
+    from paddlenlp.trainer import TrainingArguments
+
     settings = {
         "max_steps": 6,
         "per_device_train_batch_size": 2,

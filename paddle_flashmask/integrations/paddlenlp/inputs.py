@@ -35,10 +35,16 @@ def model_inputs(batch: Mapping[str, Any], *, flash_mask: bool) -> dict[str, Any
     Raises:
         TypeError: the indices are no tensor of ints.
         ValueError: flash_mask, and the batch has no indices or no position_ids; both indices and
-            an attention_mask; indices of another shape; flash_mask=False and several mask heads.
+            an attention_mask; indices of another shape; flash_mask=False and several mask heads,
+            or indices in place of the attention_mask.
     """
     inputs = dict(batch)
     if is_indices(inputs.get("attention_mask")) and INDEX_FIELD not in inputs:
+        if not flash_mask:
+            raise ValueError(
+                "attention_mask must not be int32 of four axes with flash_mask=False: that form "
+                f"means indices; give them as {INDEX_FIELD}"
+            )
         return inputs  # was here already
     if inputs.get(INDEX_FIELD) is None:
         if flash_mask:
