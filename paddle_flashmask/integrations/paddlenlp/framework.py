@@ -21,8 +21,8 @@ def import_module(name: str) -> ModuleType:
     except ImportError as error:
         raise ImportError(
             f"paddle_flashmask.integrations.paddlenlp needs PaddleNLP {TESTED_VERSION} and older "
-            "versions of what it imports than pip chooses on its own: "
-            f'pip install "paddle_flashmask[paddlenlp]" ({name}: {error})'
+            "versions of what it imports than pip chooses on its own: in the repository "
+            f'pip install --no-build-isolation ".[paddlenlp]" ({name}: {error})'
         ) from error
 
 

@@ -212,6 +212,14 @@ def test_dpo_takes_its_settings(beta, smoothing, tmp_path):
     assert float(loss) == pytest.approx(exact, rel=LOSS_TOLERANCE)
 
 
+def test_both_layouts_of_answers_train_the_same(tmp_path):
+    found = []
+    for layout in ("plain", "repeated"):
+        packed = pack_dpo(groups(answers=(3, 4, 2)), seq_len=SEQ_LEN, answer_layout=layout)
+        found.append(losses("dpo", tmp_path, flash_mask=True, packed=packed, max_steps=1))
+    assert_equal(*found)
+
+
 def test_reference_model_is_frozen_and_evaluated(tmp_path):
     reference = make("mixtral", attention_dropout=0.1)  # refused while training
     reference.train()
