@@ -217,6 +217,7 @@ def test_wheel_holds_sources_library_and_description_only(project, tmp_path):
     with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as wheel:
         content = {name: wheel.read(name) for name in wheel.namelist()}
     expected = {path.relative_to(project) for path in (project / PACKAGE).rglob("*.py")}
+    expected |= {path.relative_to(project) for path in (project / PACKAGE).rglob("*.md")}
     expected |= {Path(PACKAGE, name) for name in (LIBRARY, BUILD_INFO, "py.typed")}
     assert {Path(name) for name in content if ".dist-info/" not in name} == expected
     for name, data in content.items():
