@@ -15,9 +15,8 @@ from paddle_flashmask.integrations.paddleformers.foreign import Foreign
 
 __all__ = ["attention_forward"]
 
-# What some models pass besides and attention has no use for: masks and positions that they have
-# used already, or what they want back.
-WITHOUT_EFFECT = frozenset({"position_ids", "position_embeddings", "use_cache", "cache_position"})
+# What Phi-3 passes besides, having used it already.
+WITHOUT_EFFECT = frozenset({"position_ids", "use_cache"})
 
 
 def attention_forward(

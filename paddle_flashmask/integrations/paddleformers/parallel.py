@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import paddle
 
-from paddle_flashmask.integrations.paddleformers.foreign import Foreign
+from paddle_flashmask.integrations.paddleformers.foreign import FIELD, Foreign
 
 __all__ = ["own_mask_heads", "refuse_split_sequences"]
 
-FIELD = "attn_mask_startend_row_indices"
 # Settings with which a rank holds a part of the rows or columns, or hands its input on without the
 # indices, by their names in configurations and training arguments.
 SPLITS = {
