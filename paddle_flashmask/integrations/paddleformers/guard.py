@@ -47,7 +47,7 @@ def call_checked(model: Foreign, *inputs: Foreign, **options: Foreign) -> Foreig
     given = dict(zip(names, inputs, strict=False)) | options
     if given.get(WEIGHTS) or getattr(model.config, WEIGHTS, False):
         raise NotImplementedError(
-            f"{WEIGHTS} is not supported with {NAME}, only False: attention weights are never formed"
+            f"{WEIGHTS} is not supported with {NAME}, only False: they are never formed"
         )
     name = OLD_FIELD if given.get(FIELD) is None else FIELD
     field, mask = given.get(name), given.get(MASK)
