@@ -47,9 +47,16 @@ def own_mask_heads(
 
     Raises:
         ValueError: Hm is another number.
+        NotImplementedError: there are several processes and mask heads, and no configuration that
+            says how the heads are split.
     """
-    ranks = _ranks(config, num_heads)
     heads = startend_row_indices.shape[1]
+    if config is None and heads > 1 and paddle.distributed.get_world_size() > 1:
+        raise NotImplementedError(
+            f"{FIELD} with several mask heads is not supported in several processes for a layer "
+            f"without a config, only 1; got {heads} in shape {list(startend_row_indices.shape)}"
+        )
+    ranks = _ranks(config, num_heads)
     if ranks == 1 or heads == 1:
         return startend_row_indices
     if heads not in (num_heads_k * ranks, num_heads * ranks):
