@@ -18,9 +18,10 @@ def test_a_thing_is_made_once_per_call_and_source():
     with calls.watch():
         kept = [calls.once_per_call(one, lambda: make("a")) for one in (first, first)]
         kept.append(calls.once_per_call(second, lambda: make("b")))
-    assert kept == ["a", "a", "b"]
-    assert made == ["a", "b"]
-    assert calls.once_per_call(first, lambda: make("c")) == "c"  # outside of a call nothing is kept
+        kept.append(calls.once_per_call(second, lambda: make("c"), True))
+    assert kept == ["a", "a", "b", "c"]
+    assert made == ["a", "b", "c"]
+    assert calls.once_per_call(first, lambda: make("d")) == "d"  # outside of a call nothing is kept
 
 
 def test_watching_ends_with_an_error_too():

@@ -209,6 +209,14 @@ def test_what_is_not_supported_is_refused_by_name(rng, options, error, message):
         ours(tensors(rng), **options)
 
 
+def test_mask_heads_of_a_layer_that_may_be_split_are_refused(rng, monkeypatch):
+    given, field = tensors(rng), random_field(rng, HEADS_K, 1)
+    monkeypatch.setattr(paddle.distributed, "get_world_size", lambda: 2)
+    ours(given, **{FIELD: field[:, :1]})
+    with pytest.raises(NotImplementedError, match="without a config, only 1; got 2"):
+        ours(given, **{FIELD: field})
+
+
 def test_a_dense_mask_with_holes_is_refused_with_its_column(rng):
     visible = np.ones((BATCH, 1, SEQLEN, SEQLEN), bool)
     visible[0, 0, [1, 3, 5], 7] = False

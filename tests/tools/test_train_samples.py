@@ -69,6 +69,8 @@ def test_own_samples_are_enough_for_every_stage(tmp_path):
         ([2.0, 1.0], [2.0, 1.00003], False),
         ([2.0], [2.0, 1.0], False),
         ([], [], False),
+        ([0.0], [0.0], True),
+        ([1e-9], [0.0], False),
         ([float("nan")], [float("nan")], False),
     ],
 )

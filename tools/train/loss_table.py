@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,7 +13,9 @@ LOSS_TOLERANCE = 1e-5  # relative; float32 rounding stays well below, a mask err
 
 
 def relative_difference(ours: float, theirs: float) -> float:
-    """Return the difference relative to theirs."""
+    """Return the difference relative to theirs; infinite if only theirs is 0."""
+    if theirs == 0:
+        return 0.0 if ours == 0 else math.inf
     return abs(ours - theirs) / abs(theirs)
 
 

@@ -20,12 +20,13 @@ class Calls:
     Attributes:
         masked: ids of the layers that got a mask.
         unmasked: number of keys by id of a layer that got none.
-        made: what was made of an object, by its id; the object is kept, so that the id stays its.
+        made: what was made of an object, by its id and variant; the object is kept, so that the
+            id stays its.
     """
 
     masked: set[int] = field(default_factory=set)
     unmasked: dict[int, int] = field(default_factory=dict)
-    made: dict[int, tuple[object, object]] = field(default_factory=dict)
+    made: dict[tuple[int | bool | None, ...], tuple[object, object]] = field(default_factory=dict)
 
 
 class _Local(threading.local):
@@ -60,11 +61,17 @@ def record(module: object, seqlen_k: int, *, has_mask: bool) -> None:
         _local.calls.unmasked[id(module)] = seqlen_k
 
 
-def once_per_call(source: object, make: Callable[[], Value]) -> Value:
-    """Return what `make` makes of an object that all layers of a model get, made once."""
+def once_per_call(source: object, make: Callable[[], Value], *variant: bool | None) -> Value:
+    """Return what `make` makes of an object that all layers of a model get, made once.
+
+    Args:
+        source: the object.
+        make: makes it.
+        variant: what else the result depends on.
+    """
     if _local.calls is None:
         return make()
-    made = _local.calls.made
-    if id(source) not in made:
-        made[id(source)] = (source, make())
-    return made[id(source)][1]  # type: ignore[return-value]
+    made, key = _local.calls.made, (id(source), *variant)
+    if key not in made:
+        made[key] = (source, make())
+    return made[key][1]  # type: ignore[return-value]

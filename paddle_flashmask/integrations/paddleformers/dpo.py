@@ -18,12 +18,11 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from paddle_flashmask.integrations.paddleformers.foreign import Foreign
+from paddle_flashmask.integrations.paddleformers.foreign import FIELD, Foreign
 
 __all__ = ["CHOICES", "choose", "corrected_index_list"]
 
 CORRECTED, BUILT_IN = CHOICES = ("corrected", "built-in")
-FIELD = "attn_mask_startend_row_indices"
 WARNING = (
     "PaddleFormers' DPO indices let the rejected answer see the last prompt token twice; "
     "paddle_flashmask corrects them in every batch. register(dpo_indices='built-in') keeps them."

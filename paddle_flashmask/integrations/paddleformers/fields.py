@@ -13,13 +13,13 @@ import numpy as np
 import paddle
 
 from paddle_flashmask import indices
+from paddle_flashmask.integrations.paddleformers.foreign import FIELD
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 __all__ = ["MaskFields", "column_mask_of_dense", "mask_fields", "narrowed_by_window"]
 
-FIELD = "attn_mask_startend_row_indices"
 FIELD_RANK = 4
 CAUSAL_OF_WIDTH = {1: True, 2: None, 4: False}  # None: as is_causal says
 # Additive masks hide with a large negative number: -1e6 here, the dtype's least, or -inf.

@@ -1,14 +1,16 @@
-"""What of PaddleFormers we hold on to, and the name for its objects."""
+"""What of PaddleFormers we hold on to, and the names for its objects and its batch field."""
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple, TypeAlias
 
-__all__ = ["Foreign", "Seams", "seams"]
+__all__ = ["FIELD", "Foreign", "Seams", "seams"]
 
 # An object of PaddleFormers, which is not there when types are checked.
 Foreign: TypeAlias = Any
 
+# The batch field with the indices, [B, 1|Hk|Hq, S, C].
+FIELD = "attn_mask_startend_row_indices"
 INSTALL_HINT = "pip install paddle_flashmask[paddleformers]"
 
 

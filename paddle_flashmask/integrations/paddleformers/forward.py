@@ -15,9 +15,8 @@ from paddle_flashmask.integrations.paddleformers.foreign import Foreign
 
 __all__ = ["attention_forward"]
 
-# What some models pass besides and attention has no use for: masks and positions that they have
-# used already, or what they want back.
-WITHOUT_EFFECT = frozenset({"position_ids", "position_embeddings", "use_cache", "cache_position"})
+# What Phi-3 passes besides, having used it already.
+WITHOUT_EFFECT = frozenset({"position_ids", "use_cache"})
 
 
 def attention_forward(
@@ -66,18 +65,22 @@ def attention_forward(
     config = getattr(module, "config", None)
     parallel.refuse_split_sequences(config)
     seqlen_q, seqlen_k = query.shape[2], key.shape[2]
+    default_causal = bool(getattr(module, "is_causal", True))
 
     def made() -> MaskFields:
         return mask_fields(
             attn_mask_startend_row_indices,
             attention_mask,
             is_causal,
-            default_causal=bool(getattr(module, "is_causal", True)),
+            default_causal=default_causal,
             seqlen_q=seqlen_q,
         )
 
     is_dense = attention_mask is not None and attn_mask_startend_row_indices is None
-    fields = calls.once_per_call(attention_mask, made) if is_dense else made()
+    if is_dense:
+        fields = calls.once_per_call(attention_mask, made, is_causal, default_causal)
+    else:
+        fields = made()
     if fields.startend_row_indices is not None:
         own = parallel.own_mask_heads(
             fields.startend_row_indices, config, num_heads=query.shape[1], num_heads_k=key.shape[1]

@@ -13,7 +13,7 @@ from paddle import nn
 
 from paddle_flashmask.integrations._report import NotOursError
 from paddle_flashmask.integrations.paddleformers import calls, kept_choice, parallel
-from paddle_flashmask.integrations.paddleformers.foreign import Foreign
+from paddle_flashmask.integrations.paddleformers.foreign import FIELD, Foreign
 from paddle_flashmask.integrations.paddleformers.layers import (
     NAME,
     chooses_ours,
@@ -24,10 +24,10 @@ from paddle_flashmask.integrations.paddleformers.layers import (
 
 __all__ = ["call_checked", "check_trainer", "joined_masks"]
 
-FIELD = "attn_mask_startend_row_indices"
 OLD_FIELD = "attn_mask_start_row_indices"  # that some models take too
 MASK = "attention_mask"
 POSITIONS = "position_ids"
+WEIGHTS = "output_attentions"
 
 
 def call_checked(model: Foreign, *inputs: Foreign, **options: Foreign) -> Foreign:
@@ -35,6 +35,8 @@ def call_checked(model: Foreign, *inputs: Foreign, **options: Foreign) -> Foreig
 
     Raises:
         ValueError: two masks came that cannot be made one, or a packed row came without any.
+        NotImplementedError: attention weights are asked for, or a parallel setting that is not
+            supported.
         RuntimeError: a mask was passed and a layer did not get it, or no layer asked for ours.
     """
     if calls.running() or not chooses_ours(model):
@@ -43,6 +45,10 @@ def call_checked(model: Foreign, *inputs: Foreign, **options: Foreign) -> Foreig
     kept_choice.keep(model)
     names = _argument_names(model)
     given = dict(zip(names, inputs, strict=False)) | options
+    if given.get(WEIGHTS) or getattr(model.config, WEIGHTS, False):
+        raise NotImplementedError(
+            f"{WEIGHTS} is not supported with {NAME}, only False: they are never formed"
+        )
     name = OLD_FIELD if given.get(FIELD) is None else FIELD
     field, mask = given.get(name), given.get(MASK)
     if field is not None and mask is not None:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import paddle
 
-from paddle_flashmask.integrations.paddleformers.foreign import Foreign
+from paddle_flashmask.integrations.paddleformers.foreign import FIELD, Foreign
 
 __all__ = ["own_mask_heads", "refuse_split_sequences"]
 
-FIELD = "attn_mask_startend_row_indices"
 # Settings with which a rank holds a part of the rows or columns, or hands its input on without the
 # indices, by their names in configurations and training arguments.
 SPLITS = {
@@ -48,9 +47,16 @@ def own_mask_heads(
 
     Raises:
         ValueError: Hm is another number.
+        NotImplementedError: there are several processes and mask heads, and no configuration that
+            says how the heads are split.
     """
-    ranks = _ranks(config, num_heads)
     heads = startend_row_indices.shape[1]
+    if config is None and heads > 1 and paddle.distributed.get_world_size() > 1:
+        raise NotImplementedError(
+            f"{FIELD} with several mask heads is not supported in several processes for a layer "
+            f"without a config, only 1; got {heads} in shape {list(startend_row_indices.shape)}"
+        )
+    ranks = _ranks(config, num_heads)
     if ranks == 1 or heads == 1:
         return startend_row_indices
     if heads not in (num_heads_k * ranks, num_heads * ranks):

@@ -185,6 +185,17 @@ def test_positions_that_start_behind_padding_need_no_indices(batch):
     np.testing.assert_allclose(ours, theirs, atol=2e-5)
 
 
+@pytest.mark.parametrize("how", ["argument", "config"])
+def test_attention_weights_are_refused(how, batch):
+    model = make_model(NAME, "Phi3")
+    if how == "argument":
+        batch["output_attentions"] = True
+    else:
+        model.config.output_attentions = True
+    with pytest.raises(NotImplementedError, match="output_attentions is not supported"):
+        model(**batch)
+
+
 def test_padding_mask_of_ones_changes_nothing(batch):
     model = make_model(NAME)
     plain = logits_of(model, **batch)
