@@ -6,7 +6,12 @@ from collections.abc import Iterator
 
 import paddle
 
-from paddle_flashmask.integrations._report import AttentionReport, LayerReport, own_layer
+from paddle_flashmask.integrations._report import (
+    AttentionReport,
+    LayerReport,
+    NotOursError,
+    own_layer,
+)
 from paddle_flashmask.integrations.paddlenlp.patches import install, is_installed
 from paddle_flashmask.integrations.paddlenlp.seams import (
     SEAMS,
@@ -18,16 +23,18 @@ from paddle_flashmask.integrations.paddlenlp.seams import (
 __all__ = ["check_still_carried", "disable", "enable", "is_enabled", "report"]
 
 ENABLED = "flash_mask_enabled"  # set on the decoder, not on its config, which is saved
+DTYPE = "flash_mask_dtype"  # of calls under auto_cast, beside it
 BUILT_IN = "built-in"
 
 
-def enable(model: paddle.nn.Layer) -> None:
+def enable(model: paddle.nn.Layer, *, dtype: str | None = None) -> None:
     """Make a model take startend_row_indices as its `attention_mask`, see `model_inputs`.
 
     Calls without indices, generation among them, keep the model's own attention.
 
     Args:
         model: a Llama or Mixtral model of PaddleNLP, or a layer around one (LoRA, a score head).
+        dtype: of the calls, if auto_cast will make it another than that of the weights.
 
     Raises:
         TypeError: model is no Layer.
@@ -42,7 +49,12 @@ def enable(model: paddle.nn.Layer) -> None:
     for backbone in found:
         install(backbone)
         setattr(backbone.layer, ENABLED, True)
-    report(model, strict=True)
+        setattr(backbone.layer, DTYPE, dtype)
+    try:
+        report(model, strict=True)
+    except NotOursError:
+        disable(model)
+        raise
 
 
 def disable(model: paddle.nn.Layer) -> None:
@@ -94,7 +106,7 @@ def _layer(backbone: Backbone, name: str, layer: paddle.nn.Layer) -> LayerReport
     if not is_installed(backbone):
         return LayerReport(name, BUILT_IN, "its attention was replaced after flash_mask was set")
     weight = next(iter(layer.parameters()))
-    return own_layer(name, weight, int(layer.head_dim))
+    return own_layer(name, weight, int(layer.head_dim), getattr(backbone.layer, DTYPE))
 
 
 def _others(model: paddle.nn.Layer) -> Iterator[LayerReport]:

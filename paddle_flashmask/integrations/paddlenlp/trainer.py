@@ -63,7 +63,7 @@ class FlashMaskMixin:
             return
         _check_arguments(own.args)
         for model in models:
-            enable(model)
+            enable(model, dtype=_amp_dtype(own.args))
         self._attention_layers = sum(len(report(model).layers) for model in models)
         logger.info(f"flash_mask is on:\n{report(own.model)}")
 
@@ -92,6 +92,13 @@ class FlashMaskMixin:
                 f"{self._attention_layers} attention layers"
             )
         return loss
+
+
+def _amp_dtype(args: object) -> str | None:
+    """Return what auto_cast turns the calls into: weights may be float32 beside it."""
+    if getattr(args, "fp16", False):
+        return "float16"
+    return "bfloat16" if getattr(args, "bf16", False) else None
 
 
 def _check_arguments(args: object) -> None:

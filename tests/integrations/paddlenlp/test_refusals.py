@@ -7,6 +7,7 @@ import types
 import numpy as np
 import paddle
 import pytest
+from paddlenlp.trainer import Trainer
 from paddlenlp.transformers import GPTConfig, GPTForCausalLM
 from paddlenlp.transformers.llama import modeling
 from support.nlp_models import (
@@ -22,6 +23,7 @@ from support.nlp_models import (
 )
 
 from paddle_flashmask.integrations import paddlenlp as integration
+from paddle_flashmask.integrations.paddlenlp import trainer
 from paddle_flashmask.integrations.paddlenlp.inputs import INDEX_FIELD
 
 
@@ -99,6 +101,32 @@ def test_a_head_dim_without_a_kernel_is_named_with_its_layer(name):
     model = make(name, hidden_size=24)  # heads of 6
     with pytest.raises(integration.NotOursError, match=r"layers\.0\.self_attn: none \(no kernel"):
         integration.enable(model)
+    assert "flash_mask is off" in str(integration.report(model))
+
+
+def test_a_dtype_without_a_kernel_is_named():
+    with pytest.raises(integration.NotOursError, match="dtype float64 and head_dim 8"):
+        integration.enable(make(), dtype="float64")
+
+
+@pytest.mark.parametrize(
+    ("flag", "dtype"), [("fp16", "float16"), ("bf16", "bfloat16"), (None, None)]
+)
+def test_mixed_precision_is_judged_by_its_own_dtype(flag, dtype, tmp_path, monkeypatch):
+    """A GPU has no kernel for the float32 of the weights, but it has one for the calls."""
+    asked = []
+    monkeypatch.setattr(trainer, "enable", lambda model, dtype: asked.append(dtype))
+    args = arguments(tmp_path)
+    if flag is not None:
+        object.__setattr__(args, flag, True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Trainer, "__init__", lambda self, model, args, **_: _kept(self, model, args))
+        trainer_of("sft", make(), args, packed_of("sft"), flash_mask=True)
+    assert asked == [dtype]
+
+
+def _kept(own, model, args):
+    own.model, own.args = model, args
 
 
 def test_a_batch_without_indices_is_refused(tmp_path):
@@ -115,32 +143,32 @@ def test_a_batch_without_indices_is_refused(tmp_path):
             del batch[INDEX_FIELD]
             return batch
 
-    trainer = trainer_of("sft", make(), arguments(tmp_path), WithoutIndices(), flash_mask=True)
+    made = trainer_of("sft", make(), arguments(tmp_path), WithoutIndices(), flash_mask=True)
     with pytest.raises(ValueError, match=f"flash_mask=True needs {INDEX_FIELD} in the batch; got"):
-        trainer.train()
+        made.train()
     with pytest.raises(ValueError, match=f"flash_mask=True needs {INDEX_FIELD} in the batch; got"):
-        trainer.evaluate()
+        made.evaluate()
 
 
 def test_a_forward_that_does_not_reach_ours_is_an_error(tmp_path, monkeypatch):
     """Another patch of the same function, after the flag was set."""
-    trainer = trainer_of("sft", make(), arguments(tmp_path), packed_of("sft"), flash_mask=True)
+    made = trainer_of("sft", make(), arguments(tmp_path), packed_of("sft"), flash_mask=True)
 
     def another(query_states, config, key_states, value_states, *_, **__):
         return value_states.reshape([0, 0, -1]).tile([1, 1, 2])
 
     monkeypatch.setattr(modeling, "scaled_dot_product_attention", another)
     with pytest.raises(integration.NotOursError, match="ran 0 times in a forward of 2 attention"):
-        trainer.train()
-    assert "was replaced after flash_mask was set" in str(integration.report(trainer.model))
+        made.train()
+    assert "was replaced after flash_mask was set" in str(integration.report(made.model))
 
 
 def test_dropping_every_mask_by_environment_is_refused(tmp_path, monkeypatch):
     """Later versions have this switch; it would leave plain causal attention."""
-    trainer = trainer_of("sft", make(), arguments(tmp_path), packed_of("sft"), flash_mask=True)
+    made = trainer_of("sft", make(), arguments(tmp_path), packed_of("sft"), flash_mask=True)
     monkeypatch.setattr(modeling, "get_use_casual_mask", lambda: True, raising=False)
     with pytest.raises(NotImplementedError, match="does not support USE_CASUAL_MASK=True"):
-        trainer.train()
+        made.train()
 
 
 def test_dropout_is_refused_while_training_and_off_in_evaluation():
@@ -202,17 +230,15 @@ def test_flag_is_asked_for(tmp_path):
 
 def test_the_plain_trainer_does_not_drop_the_indices(tmp_path):
     """Who forgets the mixin is told by the model, not trained without a mask."""
-    from paddlenlp.trainer import Trainer
-
     rows = integration.RowDataset(packed_of("sft"))
-    trainer = Trainer(
+    made = Trainer(
         model=make(),
         args=arguments(tmp_path),
         train_dataset=rows,
         data_collator=integration.collate_rows,
     )
     with pytest.raises(TypeError, match="unexpected keyword argument"):
-        trainer.train()
+        made.train()
 
 
 @pytest.mark.parametrize(
@@ -228,9 +254,9 @@ def test_dpo_needs_exactly_one_reference(options, stored, words, tmp_path):
     if stored:
         packed = packed.with_reference(lambda batch: np.zeros(len(batch["answer_rows"])))
     options = {name: value() if callable(value) else value for name, value in options.items()}
-    trainer = trainer_of("dpo", make(), arguments(tmp_path), packed, flash_mask=True, **options)
+    made = trainer_of("dpo", make(), arguments(tmp_path), packed, flash_mask=True, **options)
     with pytest.raises(ValueError, match=words):
-        losses_of(trainer)
+        losses_of(made)
 
 
 def test_dpo_refuses_two_references_at_once(tmp_path):
