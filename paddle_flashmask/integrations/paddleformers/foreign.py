@@ -11,7 +11,7 @@ Foreign: TypeAlias = Any
 
 # The batch field with the indices, [B, 1|Hk|Hq, S, C].
 FIELD = "attn_mask_startend_row_indices"
-INSTALL_HINT = "pip install paddle_flashmask[paddleformers]"
+INSTALL_HINT = "pip install --no-build-isolation '.[paddleformers]' in the project's folder"
 
 
 class Seams(NamedTuple):

@@ -196,6 +196,18 @@ def test_attention_weights_are_refused(how, batch):
         model(**batch)
 
 
+@pytest.mark.parametrize("name", MODELS)
+def test_later_samples_do_not_see_an_earlier_one(name, batch):
+    model = make_model(NAME, name)
+    before = logits_of(model, **batch)
+    end = int(batch[FIELD][0, 0, 0, 0])  # of the first sample of the first row
+    batch["input_ids"][0, :end] = 7
+    after = logits_of(model, **batch)
+    assert np.array_equal(after[0, end:], before[0, end:])
+    assert not np.array_equal(after[0, :end], before[0, :end])
+    assert np.array_equal(after[1], before[1])
+
+
 def test_padding_mask_of_ones_changes_nothing(batch):
     model = make_model(NAME)
     plain = logits_of(model, **batch)
