@@ -199,7 +199,11 @@ class Loader {
     } else {
       LoadTile(place, tile, stage, parity);
     }
-    if ((tile.bits & (kLastTile | kNoTile)) == kLastTile) query_parity_ ^= 1;
+    const bool ends = (tile.bits & kLastRun) != 0 && tile.bits >> kCountShift == 1;
+    if (ends) {
+      query_parity_ ^= (tile.bits & kNoTile) == 0;
+      first_tile_ = true;
+    }
     stage_.Advance();
     note_ = (note_ + 1) % ForwardShared<Config>::kNotes;
   }
@@ -231,7 +235,8 @@ class Loader {
                                       column,
                                       place.batch,
                                       key_full);
-    if ((tile.bits & kFirstTile) != 0) LoadQuery(place);
+    if (first_tile_) LoadQuery(place);
+    first_tile_ = false;
     const uint32_t value_full = ptx::SharedAddress(&shared_->value_full[stage]);
     Wait(shared_->value_empty[stage], parity ^ 1);
     ptx::MbarrierArriveExpect(value_full, kTileBytes);
@@ -282,6 +287,7 @@ class Loader {
   RingPlace<Config::kStages> stage_;
   int note_ = 0;
   uint32_t query_parity_ = 0;
+  bool first_tile_ = true;  // of an item
 };
 
 // A warpgroup that computes 64 rows of each work item.
@@ -298,18 +304,29 @@ class RowGroup {
         group_(__shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / kWarpgroup - 1, 0)) {}
 
   __device__ __forceinline__ void Run() {
-    for (;; ++tile_) {
+    if (group_ == Config::kGroups - 1) PassTurn();
+    for (;;) {
       Wait(Memory().key_full[Stage()], Parity());
       const uint32_t bits = Note().bits;
-      if ((bits & kStop) != 0) return;
-      if ((bits & kFirstTile) != 0) Begin(bits);
-      if (ClassOf(bits, group_) == kSkip) {
-        Skip(bits);
-      } else {
-        Attend(bits);
+      if ((bits & kStop) != 0) break;
+      if ((bits & kFirstRun) != 0) Begin(bits);
+      const uint32_t row_class = ClassOf(bits, group_);
+      const bool ends = (bits & (kLastRun | kNoTile)) == kLastRun;
+      for (uint32_t left = bits >> kCountShift; left > 0; --left) {
+        const bool releases_query = ends && left == 1;
+        if (row_class == kFull) {
+          Attend<true>(releases_query);
+        } else if (row_class == kSkip) {
+          Skip(releases_query);
+        } else {
+          Attend<false>(releases_query);
+        }
+        if (left == 1 && (bits & kLastRun) != 0) Finish();
+        ++tile_;
+        if (left > 1) Wait(Memory().key_full[Stage()], Parity());
       }
-      if ((Note().bits & kLastTile) != 0) Finish();
     }
+    if (group_ == 0) TakeTurn();  // takes what the last group passed on
   }
 
  private:
@@ -323,29 +340,40 @@ class RowGroup {
   }
 
   // A tile that is dead for these rows. The wait for V keeps a second arrival out of this phase.
-  __device__ __forceinline__ void Skip(uint32_t bits) {
-    ReleaseQuery(bits);
+  __device__ __forceinline__ void Skip(bool releases_query) {
+    TakeTurn();
+    PassTurn();
+    if (releases_query) Release(Memory().query_empty[group_]);
     Release(Memory().key_empty[Stage()]);
     Wait(Memory().value_full[Stage()], Parity());
     Release(Memory().value_empty[Stage()]);
   }
 
-  __device__ __forceinline__ void Attend(uint32_t bits) {
+  template <bool kFullTile>
+  __device__ __forceinline__ void Attend(bool releases_query) {
     float scores[kColumns / 2];
+    TakeTurn();
     ComputeScores(scores);
-    ReleaseQuery(bits);
+    if (releases_query) Release(Memory().query_empty[group_]);
     Release(Memory().key_empty[Stage()]);
     if (args_.negate) {
 #pragma unroll
       for (int i = 0; i < kColumns / 2; ++i) scores[i] = -scores[i];
     }
-    const uint32_t row_class = ClassOf(bits, group_);
-    if (row_class != kFull) {
-      const int32_t row = Note().row_begin + group_ * Config::kGroupRows + FragmentRow();
-      MaskScores<kHalfLines>(scores, Memory().bounds[tile_ % Shared::kNotes], row, row_class);
+    if constexpr (!kFullTile) {
+      const TileNote& note = Note();
+      const int32_t row = note.row_begin + group_ * Config::kGroupRows + FragmentRow();
+      MaskScores<kHalfLines>(scores,
+                             Memory().bounds[tile_ % Shared::kNotes],
+                             row,
+                             ClassOf(note.bits, group_));
     }
+    softmax_.Update(scores, out_sum_, args_.scale_log2);
     uint32_t weights[kColumns / 4];
-    softmax_.template Update<Element>(scores, weights, out_sum_, args_.scale_log2);
+#pragma unroll
+    for (int i = 0; i < kColumns / 4; ++i) {
+      weights[i] = PackPair<Element>(scores[2 * i], scores[2 * i + 1]);
+    }
     Wait(Memory().value_full[Stage()], Parity());
     AddWeightedValues(weights);
     Release(Memory().value_empty[Stage()]);
@@ -368,6 +396,7 @@ class RowGroup {
           k != 0);
     }
     ptx::WgmmaCommit();
+    PassTurn();
     ptx::WgmmaWait<0>();
     ptx::WgmmaPin(scores);
   }
@@ -416,8 +445,18 @@ class RowGroup {
     }
   }
 
-  __device__ __forceinline__ void ReleaseQuery(uint32_t bits) {
-    if ((bits & (kLastTile | kNoTile)) == kLastTile) Release(Memory().query_empty[group_]);
+  // Groups start their products Q K^T in turn, so that they do not all wait for the tensor cores
+  // and then all leave them idle.
+  __device__ __forceinline__ void TakeTurn() const {
+#ifndef NO_PP
+    ptx::NamedBarrierSync(1 + group_, 2 * kWarpgroup);
+#endif
+  }
+
+  __device__ __forceinline__ void PassTurn() const {
+#ifndef NO_PP
+    ptx::NamedBarrierArrive(1 + (group_ + 1) % Config::kGroups, 2 * kWarpgroup);
+#endif
   }
 
   __device__ __forceinline__ int Stage() const { return tile_ % Config::kStages; }
@@ -428,7 +467,7 @@ class RowGroup {
 
   // A lane of each warp says that the warp is done with what the barrier guards.
   static __device__ __forceinline__ void Release(uint64_t& barrier) {
-    if (ThreadIndex() % kWarp == 0) Arrive(barrier);
+    if (ptx::ElectOne()) Arrive(barrier);
   }
 
   // Not a member, which would take two registers.

@@ -116,20 +116,19 @@ struct OnlineSoftmax {
     }
   }
 
-  // Turns scores into pairs of weights, and rescales `out` where a maximum has risen too far.
-  template <typename Element, int kCount, int kOut>
-  __device__ __forceinline__ void Update(const float (&scores)[kCount],
-                                         uint32_t (&weights)[kCount / 2],
+  // Turns scores into weights, and rescales `out` where a maximum has risen too far.
+  template <int kCount, int kOut>
+  __device__ __forceinline__ void Update(float (&scores)[kCount],
                                          float (&out)[kOut],
                                          float scale_log2) {
     float factor[2];
-    float offset[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       float largest = scores[2 * r];
 #pragma unroll
       for (int n = 0; n < kCount / 4; ++n) {
-        largest = fmaxf(largest, fmaxf(scores[4 * n + 2 * r], scores[4 * n + 2 * r + 1]));
+        largest = fmaxf(largest, scores[4 * n + 2 * r]);
+        largest = fmaxf(largest, scores[4 * n + 2 * r + 1]);
       }
       largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 1));
       largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 2));
@@ -137,18 +136,17 @@ struct OnlineSoftmax {
       const float new_max = rises ? largest : row_max[r];
       factor[r] = Exp2((row_max[r] - new_max) * scale_log2);
       row_max[r] = new_max;
-      row_sum[r] *= factor[r];
-      offset[r] = -new_max * scale_log2;
-    }
+      const float offset = -new_max * scale_log2;
+      float sum = 0.0f;
 #pragma unroll
-    for (int n = 0; n < kCount / 4; ++n) {
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const float left = Exp2(fmaf(scores[4 * n + 2 * r], scale_log2, offset[r]));
-        const float right = Exp2(fmaf(scores[4 * n + 2 * r + 1], scale_log2, offset[r]));
-        row_sum[r] += left + right;
-        weights[2 * n + r] = PackPair<Element>(left, right);
+      for (int n = 0; n < kCount / 4; ++n) {
+        float& left = scores[4 * n + 2 * r];
+        float& right = scores[4 * n + 2 * r + 1];
+        left = Exp2(fmaf(left, scale_log2, offset));
+        right = Exp2(fmaf(right, scale_log2, offset));
+        sum += left + right;
       }
+      row_sum[r] = row_sum[r] * factor[r] + sum;
     }
     // Sums are never negative. Asking makes ptxas finish them here: put off until after the next
     // product they would keep all weights in registers, and spill.
