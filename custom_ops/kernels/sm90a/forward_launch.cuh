@@ -20,7 +20,8 @@
 namespace flashmask::sm90a {
 
 constexpr float kLog2E = 1.4426950408889634f;
-constexpr size_t kTicketBytes = 256;  // of the counter behind the plan
+constexpr int kForwardBlockRows = 192;  // of every ForwardConfig
+constexpr size_t kTicketBytes = 256;    // of the counter behind the plan
 
 template <typename Config>
 Status MakeForwardMaps(const ForwardParams& params, ForwardArguments* args) {
@@ -112,19 +113,23 @@ Status LaunchForward(const ForwardParams& params) {
   return launch(args, static_cast<int>(std::min<int64_t>(items, multiprocessors)), stream);
 }
 
+#ifndef FM_COLS
+#define FM_COLS 64
+#define FM_STAGES 5
+#define FM_OVER true
+#endif
 // Picks the element type; a registered kernel is asked only for the dtypes it lists.
 template <int kHeadDim>
 Status Forward(const ForwardParams& params) {
   if (params.dtype == DataType::kFloat16) {
-    return LaunchForward<ForwardConfig<__half, kHeadDim>>(params);
+    return LaunchForward<ForwardConfig<__half, kHeadDim, FM_COLS, FM_STAGES, FM_OVER>>(params);
   }
-  return LaunchForward<ForwardConfig<__nv_bfloat16, kHeadDim>>(params);
+  return LaunchForward<ForwardConfig<__nv_bfloat16, kHeadDim, FM_COLS, FM_STAGES, FM_OVER>>(params);
 }
 
 template <int kHeadDim>
 size_t ForwardWorkspace(const ForwardParams& params) {
-  constexpr int kBlockRows = ForwardConfig<__nv_bfloat16, kHeadDim>::kBlockRows;
-  return MaskPlanBytes(params.sizes, kBlockRows) + kTicketBytes;
+  return MaskPlanBytes(params.sizes, kForwardBlockRows) + kTicketBytes;
 }
 
 }  // namespace flashmask::sm90a

@@ -38,7 +38,7 @@ __device__ __forceinline__ uint32_t ClassOf(uint32_t bits, int group) {
 
 // A tile of a work item.
 struct ListedTile {
-  int32_t tile;   // index of 128 keys
+  int32_t tile;   // index of kBlockColumns keys
   uint32_t bits;  // classes, flags and count
 };
 
@@ -97,6 +97,7 @@ class ListWriter {
  public:
   __device__ ListWriter(const MaskPlanView& plan, int32_t seqlen_q, LiveList* list)
       : plan_(plan),
+        num_tiles_(plan.num_column_tiles / kRanges),
         seqlen_q_(seqlen_q),
         list_(list),
         lane_(threadIdx.x % kWarp) {}
@@ -106,10 +107,10 @@ class ListWriter {
         reinterpret_cast<const int4*>(plan_.ranges + int64_t{place.mask} * plan_.num_column_tiles);
     held_ = 0;
     uint32_t first = kFirstRun;
-    for (int32_t begin = 0; begin < plan_.num_key_blocks; begin += kWarp) {
+    for (int32_t begin = 0; begin < num_tiles_; begin += kWarp) {
       const int32_t tile = begin + lane_;
       uint32_t bits = 0;
-      if (tile < plan_.num_key_blocks) bits = Classify(ranges + int64_t{tile} * 4, place.row_begin);
+      if (tile < num_tiles_) bits = Classify(ranges + int64_t{tile} * 2 * kRanges, place.row_begin);
       const uint32_t live = __ballot_sync(0xffffffffu, bits != 0);
       if (live == 0) continue;
       if (held_ != 0) {
@@ -133,17 +134,16 @@ class ListWriter {
   }
 
  private:
-  // `ranges` of the two halves of a tile.
+  static constexpr int kRanges = Config::kBlockColumns / kPlanColumns;  // of a tile
+
+  // `ranges` of the tile, two words each.
   __device__ __forceinline__ uint32_t Classify(const int4* ranges, int32_t row_begin) const {
-    const auto half = [&](int i) {
-      const int4 lower = __ldg(ranges + 2 * i);
-      const int4 upper = __ldg(ranges + 2 * i + 1);
-      return TileRange{{{lower.x, lower.y}, {lower.z, lower.w}},
-                       {{upper.x, upper.y}, {upper.z, upper.w}}};
-    };
-    const TileRange first = half(0);
-    const TileRange second = half(1);
-    const TileRange range{Fold(first.lower, second.lower), Fold(first.upper, second.upper)};
+    TileRange range = Load(ranges);
+#pragma unroll
+    for (int i = 1; i < kRanges; ++i) {
+      const TileRange next = Load(ranges + 2 * i);
+      range = {Fold(range.lower, next.lower), Fold(range.upper, next.upper)};
+    }
     uint32_t bits = 0;
 #pragma unroll
     for (int group = 0; group < Config::kGroups; ++group) {
@@ -152,6 +152,12 @@ class ListWriter {
       bits |= ClassifyGroup(range, begin, end) << (group * kClassBits);
     }
     return bits;
+  }
+
+  static __device__ __forceinline__ TileRange Load(const int4* range) {
+    const int4 lower = __ldg(range);
+    const int4 upper = __ldg(range + 1);
+    return {{{lower.x, lower.y}, {lower.z, lower.w}}, {{upper.x, upper.y}, {upper.z, upper.w}}};
   }
 
   // Hands over the held tiles, with `first_flag` for the first run and `last_flag` for the last.
@@ -193,6 +199,7 @@ class ListWriter {
   }
 
   const MaskPlanView& plan_;
+  int32_t num_tiles_;
   int32_t seqlen_q_;
   LiveList* list_;
   int lane_;

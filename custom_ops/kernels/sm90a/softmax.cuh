@@ -107,6 +107,7 @@ __device__ __forceinline__ void MaskScores(float (&scores)[kCount],
 struct OnlineSoftmax {
   float row_max[2];
   float row_sum[2];  // this thread's part until Sum
+  float factor[2];   // of the last Update
 
   __device__ __forceinline__ void Reset() {
 #pragma unroll
@@ -116,12 +117,9 @@ struct OnlineSoftmax {
     }
   }
 
-  // Turns scores into weights, and rescales `out` where a maximum has risen too far.
-  template <int kCount, int kOut>
-  __device__ __forceinline__ void Update(float (&scores)[kCount],
-                                         float (&out)[kOut],
-                                         float scale_log2) {
-    float factor[2];
+  // Turns scores into weights. What was summed before has to be rescaled by `factor`.
+  template <int kCount>
+  __device__ __forceinline__ void Update(float (&scores)[kCount], float scale_log2) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       float largest = scores[2 * r];
@@ -148,17 +146,24 @@ struct OnlineSoftmax {
       }
       row_sum[r] = row_sum[r] * factor[r] + sum;
     }
+  }
+
+  // Whether a maximum of the warp has risen, so that Rescale has to be called.
+  __device__ __forceinline__ bool HasRisen() const {
     // Sums are never negative. Asking makes ptxas finish them here: put off until after the next
     // product they would keep all weights in registers, and spill.
     const bool summed = row_sum[0] < 0.0f || row_sum[1] < 0.0f;
-    if (__any_sync(0xffffffffu, factor[0] != 1.0f || factor[1] != 1.0f || summed)) {
+    return __any_sync(0xffffffffu, factor[0] != 1.0f || factor[1] != 1.0f || summed);
+  }
+
+  template <int kOut>
+  __device__ __forceinline__ void Rescale(float (&out)[kOut]) const {
 #pragma unroll
-      for (int d = 0; d < kOut / 4; ++d) {
+    for (int d = 0; d < kOut / 4; ++d) {
 #pragma unroll
-        for (int r = 0; r < 2; ++r) {
-          out[4 * d + 2 * r] *= factor[r];
-          out[4 * d + 2 * r + 1] *= factor[r];
-        }
+      for (int r = 0; r < 2; ++r) {
+        out[4 * d + 2 * r] *= factor[r];
+        out[4 * d + 2 * r + 1] *= factor[r];
       }
     }
   }

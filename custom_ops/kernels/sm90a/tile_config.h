@@ -9,22 +9,23 @@ namespace flashmask::sm90a {
 constexpr int kWarp = 32;
 constexpr int kWarpgroup = 128;  // threads
 
-// 192 rows by 128 keys: taller tiles read less of K and V from the L2, draw less power and clock
-// higher than 128 rows (measured: PERFORMANCE.md).
-template <typename Element_, int kHeadDim_>
+template <typename Element_, int kHeadDim_, int kBlockColumns_, int kStages_, bool kOverlap_>
 struct ForwardConfig {
   using Element = Element_;
   static constexpr int kHeadDim = kHeadDim_;  // what the tiles hold; the tensors' may be less
   static constexpr int kGroups = 3;           // warpgroups that compute
   static constexpr int kGroupRows = 64;
   static constexpr int kBlockRows = kGroups * kGroupRows;
-  static constexpr int kBlockColumns = 128;
-  static constexpr int kStages = 2;  // tiles of K, and of V, under way
+  static constexpr int kBlockColumns = kBlockColumns_;
+  static constexpr int kStages = kStages_;  // tiles of K, and of V, under way
+  // Whether a group has Q K^T of the next tile under way during the softmax of this one.
+  static constexpr bool kOverlap = kOverlap_;
   static constexpr int kThreads = (1 + kGroups) * kWarpgroup;
   static constexpr int kLoaderRegisters = 32;
   static constexpr int kGroupRegisters = 160;
 
   static_assert(kHeadDim % 64 == 0, "a row of a tile is whole 128-byte segments for the swizzle");
+  static_assert(kBlockColumns % 64 == 0, "a tile is whole ranges of the plan");
   static_assert(kLoaderRegisters + kGroups * kGroupRegisters <= 512,
                 "what the four warpgroups hold is what they were launched with, 128 a thread");
 };
