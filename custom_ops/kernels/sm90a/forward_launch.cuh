@@ -20,36 +20,34 @@
 namespace flashmask::sm90a {
 
 constexpr float kLog2E = 1.4426950408889634f;
-constexpr int kForwardBlockRows = 192;  // of every ForwardConfig
-constexpr size_t kTicketBytes = 256;    // of the counter behind the plan
+constexpr size_t kTicketBytes = 256;  // of the counter behind the plan
 
 template <typename Config>
 Status MakeForwardMaps(const ForwardParams& params, ForwardArguments* args) {
   const AttentionSizes& sizes = params.sizes;
-  Status status = MakeTensorMap(params.query,
-                                "query",
-                                params.dtype,
-                                sizes.batch,
-                                sizes.seqlen_q,
-                                sizes.num_heads,
-                                sizes.head_dim,
-                                Config::kGroupRows,
-                                &args->query);
   const auto map_keys = [&](const TensorView& view, const char* name, CUtensorMap* map) {
-    if (!status.ok()) return;
-    status = MakeTensorMap(view,
-                           name,
-                           params.dtype,
-                           sizes.batch,
-                           sizes.seqlen_k,
-                           sizes.num_heads_k,
-                           sizes.head_dim,
-                           Config::kBlockColumns,
-                           map);
+    return MakeTensorMap(view,
+                         name,
+                         params.dtype,
+                         sizes.batch,
+                         sizes.seqlen_k,
+                         sizes.num_heads_k,
+                         sizes.head_dim,
+                         Config::kBlockColumns,
+                         map);
   };
-  map_keys(params.key, "key", &args->key);
-  map_keys(params.value, "value", &args->value);
-  return status;
+  const Status query = MakeTensorMap(params.query,
+                                     "query",
+                                     params.dtype,
+                                     sizes.batch,
+                                     sizes.seqlen_q,
+                                     sizes.num_heads,
+                                     sizes.head_dim,
+                                     Config::kGroupRows,
+                                     &args->query);
+  if (!query.ok()) return query;
+  const Status key = map_keys(params.key, "key", &args->key);
+  return key.ok() ? map_keys(params.value, "value", &args->value) : key;
 }
 
 template <typename Config>
@@ -113,23 +111,19 @@ Status LaunchForward(const ForwardParams& params) {
   return launch(args, static_cast<int>(std::min<int64_t>(items, multiprocessors)), stream);
 }
 
-#ifndef FM_COLS
-#define FM_COLS 64
-#define FM_STAGES 5
-#define FM_OVER true
-#endif
 // Picks the element type; a registered kernel is asked only for the dtypes it lists.
 template <int kHeadDim>
 Status Forward(const ForwardParams& params) {
   if (params.dtype == DataType::kFloat16) {
-    return LaunchForward<ForwardConfig<__half, kHeadDim, FM_COLS, FM_STAGES, FM_OVER>>(params);
+    return LaunchForward<ForwardConfig<__half, kHeadDim>>(params);
   }
-  return LaunchForward<ForwardConfig<__nv_bfloat16, kHeadDim, FM_COLS, FM_STAGES, FM_OVER>>(params);
+  return LaunchForward<ForwardConfig<__nv_bfloat16, kHeadDim>>(params);
 }
 
 template <int kHeadDim>
 size_t ForwardWorkspace(const ForwardParams& params) {
-  return MaskPlanBytes(params.sizes, kForwardBlockRows) + kTicketBytes;
+  constexpr int kBlockRows = ForwardConfig<__nv_bfloat16, kHeadDim>::kBlockRows;
+  return MaskPlanBytes(params.sizes, kBlockRows) + kTicketBytes;
 }
 
 }  // namespace flashmask::sm90a

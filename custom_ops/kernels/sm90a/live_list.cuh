@@ -107,10 +107,12 @@ class ListWriter {
         reinterpret_cast<const int4*>(plan_.ranges + int64_t{place.mask} * plan_.num_column_tiles);
     held_ = 0;
     uint32_t first = kFirstRun;
+    TileRange next = RangeOf(ranges, lane_);
     for (int32_t begin = 0; begin < num_tiles_; begin += kWarp) {
       const int32_t tile = begin + lane_;
-      uint32_t bits = 0;
-      if (tile < num_tiles_) bits = Classify(ranges + int64_t{tile} * 2 * kRanges, place.row_begin);
+      const TileRange range = next;
+      next = RangeOf(ranges, tile + kWarp);  // on its way while this one is classified
+      const uint32_t bits = Classify(range, place.row_begin);
       const uint32_t live = __ballot_sync(0xffffffffu, bits != 0);
       if (live == 0) continue;
       if (held_ != 0) {
@@ -136,14 +138,20 @@ class ListWriter {
  private:
   static constexpr int kRanges = Config::kBlockColumns / kPlanColumns;  // of a tile
 
-  // `ranges` of the tile, two words each.
-  __device__ __forceinline__ uint32_t Classify(const int4* ranges, int32_t row_begin) const {
-    TileRange range = Load(ranges);
+  // The range of a whole tile; of one behind the last, one that covers all rows.
+  __device__ __forceinline__ TileRange RangeOf(const int4* ranges, int32_t tile) const {
+    if (tile >= num_tiles_) return {EmptyRange(), EmptyRange()};
+    const int4* first = ranges + int64_t{tile} * 2 * kRanges;
+    TileRange range = Load(first);
 #pragma unroll
     for (int i = 1; i < kRanges; ++i) {
-      const TileRange next = Load(ranges + 2 * i);
-      range = {Fold(range.lower, next.lower), Fold(range.upper, next.upper)};
+      const TileRange other = Load(first + 2 * i);
+      range = {Fold(range.lower, other.lower), Fold(range.upper, other.upper)};
     }
+    return range;
+  }
+
+  __device__ __forceinline__ uint32_t Classify(const TileRange& range, int32_t row_begin) const {
     uint32_t bits = 0;
 #pragma unroll
     for (int group = 0; group < Config::kGroups; ++group) {

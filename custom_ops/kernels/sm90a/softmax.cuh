@@ -27,6 +27,7 @@ constexpr float kLowestMax = -1e30f;
 // A row maximum may lag this far (in powers of 2) before sums are rescaled: weights stay exact
 // enough and below what 16 bits hold.
 constexpr float kRescaleThreshold = 8.0f;
+constexpr int kChains = 2;  // of a row's maximum and of its sum
 constexpr float kLn2 = 0.69314718055994531f;
 
 // threadIdx.x, read where it is used: kept over a loop it would take a register.
@@ -117,35 +118,47 @@ struct OnlineSoftmax {
     }
   }
 
-  // Turns scores into weights. What was summed before has to be rescaled by `factor`.
+  // Turns scores into weights. What was summed before has to be rescaled by `factor`. Chains of
+  // maxima and of sums are kept short and many, since each step waits for the one before.
   template <int kCount>
   __device__ __forceinline__ void Update(float (&scores)[kCount], float scale_log2) {
+    float largest[2][kChains];
+    float sum[2][kChains];
+#pragma unroll
+    for (int n = 0; n < kCount / 4; ++n) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const float pair = fmaxf(scores[4 * n + 2 * r], scores[4 * n + 2 * r + 1]);
+        float& chain = largest[r][n % kChains];
+        chain = n < kChains ? pair : fmaxf(chain, pair);
+      }
+    }
+    float offset[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      float largest = scores[2 * r];
-#pragma unroll
-      for (int n = 0; n < kCount / 4; ++n) {
-        largest = fmaxf(largest, scores[4 * n + 2 * r]);
-        largest = fmaxf(largest, scores[4 * n + 2 * r + 1]);
-      }
-      largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 1));
-      largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 2));
-      const bool rises = (largest - row_max[r]) * scale_log2 > kRescaleThreshold;
-      const float new_max = rises ? largest : row_max[r];
+      float most = fmaxf(largest[r][0], largest[r][1]);
+      most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
+      most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
+      const bool rises = (most - row_max[r]) * scale_log2 > kRescaleThreshold;
+      const float new_max = rises ? most : row_max[r];
       factor[r] = Exp2((row_max[r] - new_max) * scale_log2);
       row_max[r] = new_max;
-      const float offset = -new_max * scale_log2;
-      float sum = 0.0f;
+      offset[r] = -new_max * scale_log2;
+    }
 #pragma unroll
-      for (int n = 0; n < kCount / 4; ++n) {
+    for (int n = 0; n < kCount / 4; ++n) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
         float& left = scores[4 * n + 2 * r];
         float& right = scores[4 * n + 2 * r + 1];
-        left = Exp2(fmaf(left, scale_log2, offset));
-        right = Exp2(fmaf(right, scale_log2, offset));
-        sum += left + right;
+        left = Exp2(fmaf(left, scale_log2, offset[r]));
+        right = Exp2(fmaf(right, scale_log2, offset[r]));
+        float& chain = sum[r][n % kChains];
+        chain = n < kChains ? left + right : chain + (left + right);
       }
-      row_sum[r] = row_sum[r] * factor[r] + sum;
     }
+#pragma unroll
+    for (int r = 0; r < 2; ++r) row_sum[r] = row_sum[r] * factor[r] + (sum[r][0] + sum[r][1]);
   }
 
   // Whether a maximum of the warp has risen, so that Rescale has to be called.
