@@ -21,7 +21,7 @@ INT32 = np.iinfo(np.int32)
 
 
 def model_bounds(mask: Mask, rows: int, columns: int) -> np.ndarray:
-    """Return [masks, columns padded to key blocks, 4]: the masked intervals of each column, clipped."""
+    """Return [masks, columns padded to key blocks, 4]: masked intervals of columns, clipped."""
     column = np.arange(columns, dtype=np.int64)
     diagonal = column - (columns - rows)
     numbers = np.zeros((1, 1, columns, 0)) if mask.indices is None else mask.indices
@@ -155,13 +155,13 @@ def plans(
     )
     heads = 1 if mask.indices is None else mask.indices.shape[1]
     sizes = (case.batch * heads, case.seqlen_q, case.seqlen_k)
-    row_block = ROW_BLOCKS[kernels]
-    return Plan(memory["forward"], *sizes, row_block), Plan(memory["backward"], *sizes, ROW_BLOCKS["sm80"])
+    return (
+        Plan(memory["forward"], *sizes, ROW_BLOCKS[kernels]),
+        Plan(memory["backward"], *sizes, ROW_BLOCKS["sm80"]),
+    )
 
 
-def check_plans(
-    case: AttentionCase, mask: Mask, rng: np.random.Generator, kernels: str
-) -> None:
+def check_plans(case: AttentionCase, mask: Mask, rng: np.random.Generator, kernels: str) -> None:
     forward, backward = plans(case, mask, rng, kernels)
     bounds = model_bounds(mask, case.seqlen_q, case.seqlen_k)
     if mask.indices is None:
