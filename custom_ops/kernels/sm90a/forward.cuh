@@ -313,15 +313,16 @@ class RowGroup {
       if ((bits & kStop) != 0) break;
       if ((bits & kFirstRun) != 0) Begin(bits);
       const uint32_t row_class = ClassOf(bits, group_);
+      const int32_t row = Note().row_begin + group_ * Config::kGroupRows + FragmentRow();
       const bool ends = (bits & (kLastRun | kNoTile)) == kLastRun;
       for (uint32_t left = bits >> kCountShift; left > 0; --left) {
         const bool releases_query = ends && left == 1;
         if (row_class == kFull) {
-          Attend<true>(releases_query);
+          Attend<true>(releases_query, row, row_class);
         } else if (row_class == kSkip) {
           Skip(releases_query);
         } else {
-          Attend<false>(releases_query);
+          Attend<false>(releases_query, row, row_class);
         }
         if (left == 1 && (bits & kLastRun) != 0) Finish();
         ++tile_;
@@ -354,27 +355,30 @@ class RowGroup {
     Release(Memory().value_empty[Stage(tile_)]);
   }
 
+  // `row` is that of this thread's first score, `row_class` what the run is to this group.
   template <bool kFullTile>
-  __device__ __forceinline__ void Attend(bool releases_query) {
+  __device__ __forceinline__ void Attend(bool releases_query, int32_t row, uint32_t row_class) {
     if constexpr (!Config::kOverlap) {
-      AttendAlone<kFullTile>(releases_query);
+      AttendAlone<kFullTile>(releases_query, row, row_class);
     } else if (holds_weights_) {
-      AttendOverlapped<kFullTile, true>(releases_query);
+      AttendOverlapped<kFullTile, true>(releases_query, row, row_class);
     } else {
-      AttendOverlapped<kFullTile, false>(releases_query);
+      AttendOverlapped<kFullTile, false>(releases_query, row, row_class);
     }
   }
 
   // The products of a tile one after the other.
   template <bool kFullTile>
-  __device__ __forceinline__ void AttendAlone(bool releases_query) {
+  __device__ __forceinline__ void AttendAlone(bool releases_query,
+                                              int32_t row,
+                                              uint32_t row_class) {
     float scores[kColumns / 2];
     TakeTurn();
     StartScores(scores);
     PassTurn();
     ptx::WgmmaWait<0>();
     ptx::WgmmaPin(scores);
-    ScoresToWeights<kFullTile>(scores, releases_query);
+    ScoresToWeights<kFullTile>(scores, releases_query, row, row_class);
     if (softmax_.HasRisen()) softmax_.Rescale(out_sum_);
     Pack(scores);
     StartOutput(tile_);
@@ -383,13 +387,15 @@ class RowGroup {
 
   // Q K^T of this tile beside P V of the one before.
   template <bool kFullTile, bool kHoldsWeights>
-  __device__ __forceinline__ void AttendOverlapped(bool releases_query) {
+  __device__ __forceinline__ void AttendOverlapped(bool releases_query,
+                                                   int32_t row,
+                                                   uint32_t row_class) {
     float scores[kColumns / 2];
     StartScores(scores);
     if constexpr (kHoldsWeights) StartOutput(held_tile_);
     ptx::WgmmaWait<kHoldsWeights ? 1 : 0>();
     ptx::WgmmaPin(scores);
-    ScoresToWeights<kFullTile>(scores, releases_query);
+    ScoresToWeights<kFullTile>(scores, releases_query, row, row_class);
     // The branch keeps ptxas from waiting for P V before the exponentials.
     if (softmax_.HasRisen()) {
       if constexpr (kHoldsWeights) {
@@ -416,7 +422,9 @@ class RowGroup {
 
   template <bool kFullTile>
   __device__ __forceinline__ void ScoresToWeights(float (&scores)[kColumns / 2],
-                                                  bool releases_query) {
+                                                  bool releases_query,
+                                                  int32_t row,
+                                                  uint32_t row_class) {
     if (releases_query) Release(Memory().query_empty[group_]);
     Release(Memory().key_empty[Stage(tile_)]);
     if (args_.negate) {
@@ -424,12 +432,7 @@ class RowGroup {
       for (int i = 0; i < kColumns / 2; ++i) scores[i] = -scores[i];
     }
     if constexpr (!kFullTile) {
-      const TileNote& note = Note();
-      const int32_t row = note.row_begin + group_ * Config::kGroupRows + FragmentRow();
-      MaskScores<kHalfLines>(scores,
-                             Memory().bounds[tile_ % Shared::kNotes],
-                             row,
-                             ClassOf(note.bits, group_));
+      MaskScores<kHalfLines>(scores, Memory().bounds[tile_ % Shared::kNotes], row, row_class);
     }
     softmax_.Update(scores, args_.scale_log2);
   }
