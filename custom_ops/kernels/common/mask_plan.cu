@@ -67,8 +67,8 @@ __global__ void __launch_bounds__(kThreads) PlanCosts(PlanShape shape, MaskPlanV
   const int lane = threadIdx.x % kWarp;
   if (warp >= static_cast<int64_t>(plan.num_masks) * plan.num_row_blocks) return;
   const int64_t mask_index = warp / plan.num_row_blocks;
-  const int32_t row_begin = static_cast<int32_t>(warp % plan.num_row_blocks) * kPlanRowBlock;
-  const int32_t row_end = min(row_begin + kPlanRowBlock, static_cast<int32_t>(shape.seqlen_q));
+  const int32_t row_begin = static_cast<int32_t>(warp % plan.num_row_blocks) * plan.row_block;
+  const int32_t row_end = min(row_begin + plan.row_block, static_cast<int32_t>(shape.seqlen_q));
   int32_t live = 0;
   for (int tile = lane; tile < plan.num_column_tiles; tile += kWarp) {
     const TileRange range = plan.ranges[mask_index * plan.num_column_tiles + tile];
@@ -150,9 +150,9 @@ class Cutter {
 
 size_t CutMaskPlan(const AttentionSizes& sizes, void* workspace, MaskPlanView* plan) {
   plan->num_masks = static_cast<int32_t>(sizes.batch * sizes.num_heads_mask);
-  plan->num_column_tiles = Tiles(sizes.seqlen_k, kPlanColumns);
-  plan->num_row_blocks = Tiles(sizes.seqlen_q, kPlanRowBlock);
   plan->num_key_blocks = Tiles(sizes.seqlen_k, kPlanKeyBlock);
+  plan->num_column_tiles = plan->num_key_blocks * (kPlanKeyBlock / kPlanColumns);
+  plan->num_row_blocks = Tiles(sizes.seqlen_q, plan->row_block);
   const int64_t masks = plan->num_masks;
   Cutter cutter(workspace);
   plan->bounds = cutter.Take<int4>(masks * plan->num_column_tiles * kPlanColumns);
@@ -176,14 +176,16 @@ Status SortBlocks(const int32_t* costs,
 
 }  // namespace
 
-MaskPlanView LayOutMaskPlan(const AttentionSizes& sizes, void* workspace) {
+MaskPlanView LayOutMaskPlan(const AttentionSizes& sizes, void* workspace, int row_block) {
   MaskPlanView plan;
+  plan.row_block = row_block;
   CutMaskPlan(sizes, workspace, &plan);
   return plan;
 }
 
-size_t MaskPlanBytes(const AttentionSizes& sizes) {
+size_t MaskPlanBytes(const AttentionSizes& sizes, int row_block) {
   MaskPlanView plan;
+  plan.row_block = row_block;
   return CutMaskPlan(sizes, nullptr, &plan);
 }
 
