@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from dataclasses import dataclass
 
 import paddle
@@ -12,11 +13,15 @@ from paddle_flashmask import _ops
 __all__ = ["Kernel", "backend_of", "registered_kernels"]
 
 # A line of the library's own description, e.g.
-# "sm80 (compute capability 8.0 or newer): float16 bfloat16, head_dim a multiple of 8 up to 64".
+# "sm80 (compute capability 8.0 or newer): float16 bfloat16, head_dim a multiple of 8 up to 64", or
+# "sm90a (compute capability 9.0): bfloat16, head_dim a multiple of 8 up to 64, forward".
 KERNEL_LINE = re.compile(
-    r"(?P<name>\w+)(?: \(compute capability (?P<major>\d+)\.(?P<minor>\d) or newer\))?:"
+    r"(?P<name>\w+)(?: \(compute capability (?P<major>\d+)\.(?P<minor>\d)(?P<newer> or newer)?\))?:"
     r"(?P<dtypes>[ \w]+), head_dim a multiple of (?P<multiple>\d+) up to (?P<most>\d+)"
+    r"(?:, (?P<only>forward|backward))?"
 )
+PASSES = ("forward", "backward")
+ANY_CAPABILITY = (sys.maxsize, 0)
 CPU = "cpu"
 
 
@@ -27,22 +32,27 @@ class Kernel:
     Attributes:
         name: cpu, sm80, ...
         capability: least compute capability (major, minor) of the GPU; (0, 0) on the CPU.
+        max_capability: the newest that it runs on.
         dtypes: what it takes.
         head_dim_multiple: head_dim must be a multiple of it.
         max_head_dim: and at most this.
+        passes: forward, backward or both.
     """
 
     name: str
     capability: tuple[int, int]
+    max_capability: tuple[int, int]
     dtypes: tuple[str, ...]
     head_dim_multiple: int
     max_head_dim: int
+    passes: tuple[str, ...]
 
     def serves(self, capability: tuple[int, int], dtype: str, head_dim: int) -> bool:
         """Return whether it runs such a call; capability is (0, 0) for the CPU."""
         is_device = (self.name == CPU) == (capability == (0, 0))
         is_size = 0 < head_dim <= self.max_head_dim and head_dim % self.head_dim_multiple == 0
-        return is_device and self.capability <= capability and dtype in self.dtypes and is_size
+        runs_there = self.capability <= capability <= self.max_capability
+        return is_device and runs_there and dtype in self.dtypes and is_size
 
 
 def registered_kernels() -> list[Kernel]:
@@ -51,13 +61,17 @@ def registered_kernels() -> list[Kernel]:
     for line in _ops.kernels().splitlines():
         match = KERNEL_LINE.fullmatch(line)
         assert match is not None, f"the library describes a kernel in other words: {line}"
+        least = int(match["major"] or 0), int(match["minor"] or 0)
+        is_bounded = match["major"] is not None and match["newer"] is None
         kernels.append(
             Kernel(
-                match["name"],
-                (int(match["major"] or 0), int(match["minor"] or 0)),
-                tuple(match["dtypes"].split()),
-                int(match["multiple"]),
-                int(match["most"]),
+                name=match["name"],
+                capability=least,
+                max_capability=least if is_bounded else ANY_CAPABILITY,
+                dtypes=tuple(match["dtypes"].split()),
+                head_dim_multiple=int(match["multiple"]),
+                max_head_dim=int(match["most"]),
+                passes=PASSES if match["only"] is None else (match["only"],),
             )
         )
     return kernels
@@ -65,6 +79,8 @@ def registered_kernels() -> list[Kernel]:
 
 def backend_of(tensor: paddle.Tensor, head_dim: int, dtype: str | None = None) -> str:
     """Return "CPU", or "CUDA sm80" and the like: what would serve attention beside `tensor`.
+
+    Where another kernel serves the backward, it is named too: "CUDA sm90a, backward sm80".
 
     Args:
         tensor: a weight of the layer: its place and dtype count.
@@ -78,9 +94,12 @@ def backend_of(tensor: paddle.Tensor, head_dim: int, dtype: str | None = None) -
     capability = _capability(tensor.place)
     kernels = registered_kernels()
     serving = [kernel for kernel in kernels if kernel.serves(capability, dtype, head_dim)]
-    if serving:
-        best = max(serving, key=lambda kernel: kernel.capability)
-        return "CPU" if best.name == CPU else f"CUDA {best.name}"
+    by_pass = [[kernel for kernel in serving if name in kernel.passes] for name in PASSES]
+    if all(by_pass):
+        forward, backward = (max(some, key=lambda one: one.capability).name for some in by_pass)
+        if forward == CPU:
+            return "CPU"
+        return f"CUDA {forward}" + ("" if forward == backward else f", backward {backward}")
     where = "the CPU" if capability == (0, 0) else "compute capability {}.{}".format(*capability)
     there_is = "; ".join(_ops.kernels().splitlines())
     raise NotImplementedError(

@@ -11,7 +11,9 @@ WORDS = """\
 cpu: float32 float16 bfloat16, head_dim a multiple of 8 up to 256
 sm80 (compute capability 8.0 or newer): float16 bfloat16, head_dim a multiple of 8 up to 64
 sm80 (compute capability 8.0 or newer): float16 bfloat16, head_dim a multiple of 8 up to 128
-sm90a (compute capability 9.0 or newer): bfloat16, head_dim a multiple of 8 up to 128"""
+sm90a (compute capability 9.0): bfloat16, head_dim a multiple of 8 up to 64
+sm90a (compute capability 9.0): bfloat16, head_dim a multiple of 8 up to 128, forward
+sm120 (compute capability 12.0 or newer): bfloat16, head_dim a multiple of 8 up to 256, forward"""
 
 
 def test_the_library_here_serves_the_cpu():
@@ -31,7 +33,10 @@ def test_what_no_kernel_serves_is_named(head_dim):
     [
         ((8, 0), "float16", 64, "CUDA sm80"),
         ((9, 0), "float16", 128, "CUDA sm80"),
-        ((9, 0), "bfloat16", 128, "CUDA sm90a"),
+        ((9, 0), "bfloat16", 64, "CUDA sm90a"),
+        ((9, 0), "bfloat16", 128, "CUDA sm90a, backward sm80"),
+        ((10, 0), "bfloat16", 128, "CUDA sm80"),
+        ((12, 0), "bfloat16", 256, None),
         ((0, 0), "float32", 256, "CPU"),
         ((9, 0), "float32", 64, None),
         ((9, 0), "bfloat16", 136, None),
