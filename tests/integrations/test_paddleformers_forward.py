@@ -7,6 +7,7 @@ import types
 import numpy as np
 import paddle
 import pytest
+from support.tolerance import assert_array_close
 
 from paddle_flashmask import indices, recipes
 from paddle_flashmask.integrations.paddleformers import attention_forward
@@ -15,7 +16,6 @@ from paddle_flashmask.integrations.paddleformers.fields import mask_fields
 FIELD = "attn_mask_startend_row_indices"
 BATCH, HEADS, HEADS_K, HEAD_DIM = 2, 4, 2, 16
 SEQLEN = 13
-TOLERANCE = {"rtol": 1e-5, "atol": 5e-6}
 
 
 def layer(*, training=False, **more):
@@ -52,6 +52,10 @@ def ours(given, *, on=None, **options):
     return out.numpy()
 
 
+def assert_close(out, exact):
+    assert_array_close("out", out, exact, None, "float32")
+
+
 def random_field(rng, heads, width, dtype=np.int32):
     return rng.integers(0, SEQLEN + 1, (BATCH, heads, SEQLEN, width), dtype)
 
@@ -66,7 +70,7 @@ def test_every_form_of_the_field_means_its_dense_mask(rng, dtype, heads, width, 
     given, field = tensors(rng), random_field(rng, heads, width, dtype)
     visible = indices.to_dense(field.astype(np.int32), causal=causal, seqlen_q=SEQLEN)
     out = ours(given, is_causal=is_causal, **{FIELD: field})
-    np.testing.assert_allclose(out, dense(*given, visible), **TOLERANCE)
+    assert_close(out, dense(*given, visible))
 
 
 def test_a_field_of_three_axes_is_one_number_per_column(rng):
@@ -84,23 +88,21 @@ def test_int64_beyond_int32_means_never_and_not_something_wrapped(rng):
 
 def test_scaling_is_passed_on(rng):
     given, visible = tensors(rng), np.tril(np.ones((1, 1, SEQLEN, SEQLEN), bool))
-    np.testing.assert_allclose(
-        ours(given, scaling=0.7), dense(*given, visible, scale=0.7), **TOLERANCE
-    )
+    assert_close(ours(given, scaling=0.7), dense(*given, visible, scale=0.7))
 
 
 @pytest.mark.parametrize("rows", [1, 4])
 def test_fewer_rows_than_keys_are_the_last_ones(rng, rows):
     given = tensors(rng, seqlen_q=rows)
     visible = np.tril(np.ones((1, 1, SEQLEN, SEQLEN), bool))[:, :, -rows:]
-    np.testing.assert_allclose(ours(given), dense(*given, visible), **TOLERANCE)
+    assert_close(ours(given), dense(*given, visible))
 
 
 @pytest.mark.parametrize("said", ["argument", "layer"])
 def test_attention_both_ways_if_the_model_says_so(rng, said):
     given, visible = tensors(rng), np.ones((1, 1, SEQLEN, SEQLEN), bool)
     options = {"is_causal": False} if said == "argument" else {"on": layer(is_causal=False)}
-    np.testing.assert_allclose(ours(given, **options), dense(*given, visible), **TOLERANCE)
+    assert_close(ours(given, **options), dense(*given, visible))
 
 
 def additive(visible):
@@ -117,7 +119,7 @@ def test_dense_masks_are_read_exactly(rng, kind):
         ]
     )
     out = ours(given, attention_mask=kind(visible))
-    np.testing.assert_allclose(out, dense(*given, visible), **TOLERANCE)
+    assert_close(out, dense(*given, visible))
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -127,7 +129,7 @@ def test_a_padding_mask_alone_hides_keys(rng, causal, dtype):
     visible = np.broadcast_to(seen[:, None, None], (BATCH, 1, SEQLEN, SEQLEN))
     visible = np.tril(visible) if causal else visible
     out = ours(given, attention_mask=seen.astype(dtype), is_causal=causal)
-    np.testing.assert_allclose(out, dense(*given, visible), **TOLERANCE)
+    assert_close(out, dense(*given, visible))
 
 
 @pytest.mark.parametrize("how", ["indices", "dense", "none"])
@@ -145,7 +147,7 @@ def test_a_window_counts_tokens_and_holds_with_every_mask(rng, how, said):
         options["sliding_window"] = window
     else:
         options["on"] = layer(sliding_window=window)
-    np.testing.assert_allclose(ours(given, **options), dense(*given, near), **TOLERANCE)
+    assert_close(ours(given, **options), dense(*given, near))
 
 
 def test_layer_types_say_which_layers_have_the_window(rng):

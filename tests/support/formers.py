@@ -8,12 +8,12 @@ import numpy as np
 import paddle
 from paddleformers import transformers
 from paddleformers.trainer import Trainer, TrainerCallback, TrainingArguments
+from support.tolerance import LOSSES
 
 from paddle_flashmask import packing
 
 VOCAB_SIZE = 97
 SEQ_LEN = 64
-LOSS_TOLERANCE = 1e-5  # relative; what issue and quickstart ask for
 SHAPE = {
     "vocab_size": VOCAB_SIZE,
     "hidden_size": 64,
@@ -132,7 +132,7 @@ def make_trainer(model: Any, rows: list[dict[str, np.ndarray]], folder: Any, **c
 def assert_losses_equal(ours: list[float], theirs: list[float], count: int) -> None:
     assert len(ours) == len(theirs) == count
     worst = largest_difference(ours, theirs)
-    assert worst <= LOSS_TOLERANCE, f"losses differ by {worst:.1e}: {ours} and {theirs}"
+    assert worst <= LOSSES, f"losses differ by {worst:.1e}: {ours} and {theirs}"
 
 
 def largest_difference(ours: list[float], theirs: list[float]) -> float:

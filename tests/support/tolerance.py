@@ -31,6 +31,13 @@ FLOOR_SHIFT = 0.3
 MIN_COSINE = 0.999
 COSINE_FROM = 64.0  # times the allowed error
 
+# Logits of a small model of two layers, of size 1 to 10, in float32: absolute.
+LOGITS = 2e-5
+# Losses of two trainings in float32, step by step: relative, as the quickstart has it.
+LOSSES = 1e-5
+# Logits of such a model in bfloat16, relative to the largest: two roundings of 8 bits per layer.
+BFLOAT16_LOGITS = 2.0**-6
+
 # Printed numbers of the field cases have four or five digits after the point.
 PRINTED = 5e-5
 
@@ -118,6 +125,12 @@ def assert_printed(ours: np.ndarray, printed: list[float]) -> None:
     assert np.isfinite(ours).all(), f"not finite: {ours}"
     error = np.abs(ours - printed)
     assert (error <= PRINTED).all(), f"got {ours}, expected {printed}"
+
+
+def assert_logits_close(ours: np.ndarray, theirs: np.ndarray, allowed: float = LOGITS) -> None:
+    assert ours.shape == theirs.shape
+    error = np.abs(ours.astype(np.float64) - theirs)
+    assert (error <= allowed).all(), f"logits differ by {_largest(error):.3g}, allowed {allowed}"
 
 
 def assert_same_bits(ours: Results, others: Results) -> None:

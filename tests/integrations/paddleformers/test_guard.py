@@ -17,13 +17,13 @@ from support.formers import (
     packed_rows,
     tensors,
 )
+from support.tolerance import BFLOAT16_LOGITS, assert_logits_close
 
 from paddle_flashmask.integrations import paddleformers
 from paddle_flashmask.integrations.paddleformers import guard, registration
 
 FIELD = "attn_mask_startend_row_indices"
 NAME = paddleformers.NAME
-BFLOAT16 = 2.0**-6  # relative, two roundings of 8 bits in each of two layers
 
 
 @pytest.fixture
@@ -135,7 +135,7 @@ def test_auto_cast_to_bfloat16_is_as_near_to_eager_as_it_should_be(batch):
     real = batch[FIELD].numpy()[:, 0, :, 0] > np.arange(SEQ_LEN)
     with paddle.amp.auto_cast(level="O1", dtype="bfloat16"):
         ours, theirs = (logits_of(make_model(one), **batch)[real] for one in (NAME, "eager"))
-    assert np.abs(ours - theirs).max() < BFLOAT16 * np.abs(theirs).max()
+    assert_logits_close(ours, theirs, BFLOAT16_LOGITS * np.abs(theirs).max())
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_rows_of_one_sample_and_padding_need_no_mask(batch):
     plain = logits_of(make_model(NAME), input_ids=batch["input_ids"], position_ids=positions)
     positions[:, -5:] = 0
     padded = logits_of(make_model(NAME), input_ids=batch["input_ids"], position_ids=positions)
-    np.testing.assert_allclose(padded[:, :-5], plain[:, :-5], atol=2e-5)
+    assert_logits_close(padded[:, :-5], plain[:, :-5])
 
 
 def test_positions_that_start_behind_padding_need_no_indices(batch):
@@ -182,7 +182,7 @@ def test_positions_that_start_behind_padding_need_no_indices(batch):
     positions[:, :4] = 1  # as some libraries fill it
     inputs = {"input_ids": batch["input_ids"], "position_ids": positions, "attention_mask": mask}
     ours, theirs = (logits_of(make_model(one), **inputs)[:, 4:] for one in (NAME, "eager"))
-    np.testing.assert_allclose(ours, theirs, atol=2e-5)
+    assert_logits_close(ours, theirs)
 
 
 @pytest.mark.parametrize("how", ["argument", "config"])
@@ -243,7 +243,7 @@ def test_dense_mask_alone_means_what_the_indices_mean(name, batch):
     ours = logits_of(model, **batch, attention_mask=paddle.to_tensor(dense.astype("float32")))
     real = given.numpy()[:, 0, :, 0] > np.arange(SEQ_LEN)
     theirs = logits_of(eager, **batch, **{FIELD: given})
-    np.testing.assert_allclose(ours[real], theirs[real], atol=2e-5)
+    assert_logits_close(ours[real], theirs[real])
 
 
 def test_gemma_goes_on_with_ours_after_a_call_without_a_mask(batch):
@@ -259,7 +259,7 @@ def test_gemma_goes_on_with_ours_after_a_call_without_a_mask(batch):
 def test_no_mask_is_plain_causal_attention_as_eager_has_it(name, batch):
     inputs = {"input_ids": batch["input_ids"]}
     ours, theirs = (logits_of(make_model(one, name), **inputs) for one in (NAME, "eager"))
-    np.testing.assert_allclose(ours, theirs, atol=2e-5)
+    assert_logits_close(ours, theirs)
 
 
 @pytest.mark.parametrize("name", ["Gemma3", "Phi3"])
@@ -271,7 +271,7 @@ def test_a_window_holds_with_indices_and_without(name, batch):
             logits_of(make_model(one, name, **window), **inputs) for one in (NAME, "eager")
         )
         real = batch[FIELD].numpy()[:, 0, :, 0] > np.arange(SEQ_LEN)
-        np.testing.assert_allclose(ours[real], theirs[real], atol=2e-5)
+        assert_logits_close(ours[real], theirs[real])
 
 
 def test_unregister_leaves_nothing_behind(batch):

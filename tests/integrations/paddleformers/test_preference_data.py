@@ -14,13 +14,13 @@ from paddleformers.datasets.loader import create_dataset
 from paddleformers.transformers import AutoTokenizer, LlamaForCausalLM
 from samples import write_jsonl
 from support.formers import logits_of
+from support.tolerance import LOGITS
 
 from paddle_flashmask.integrations import paddleformers
 from paddle_flashmask.integrations.paddleformers import dpo
 
 SEQ_LEN = 128
 FIELD = "attn_mask_startend_row_indices"
-LOGITS_TOLERANCE = 2e-5
 ANSWERS = [
     ("What is two and two?", "Four.", "It may be five."),
     ("Name a colour.", "Blue, as the sky is.", "No."),
@@ -106,13 +106,13 @@ def test_packed_logits_equal_those_of_single_answers(folder):
     found = packs(folder)
     assert sum(map(len, found)) >= 3
     for sequences in found:
-        assert largest_difference_to_single_answers(folder, sequences) <= LOGITS_TOLERANCE
+        assert largest_difference_to_single_answers(folder, sequences) <= LOGITS
 
 
 def test_built_in_indices_let_the_rejected_answer_see_a_token_twice(folder):
     paddleformers.register(dpo_indices="built-in")
     worst = max(largest_difference_to_single_answers(folder, pack) for pack in packs(folder))
-    assert worst > 100 * LOGITS_TOLERANCE
+    assert worst > 100 * LOGITS
 
 
 def test_corrected_indices_mean_its_own_dense_mask(folder):

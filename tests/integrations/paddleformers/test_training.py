@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from support.formers import (
-    LOSS_TOLERANCE,
     MODELS,
     SHAPE,
     assert_losses_equal,
@@ -14,6 +13,7 @@ from support.formers import (
     make_trainer,
     packed_rows,
 )
+from support.tolerance import LOSSES
 
 from paddle_flashmask.integrations import paddleformers
 from paddle_flashmask.integrations.paddleformers import calls
@@ -93,4 +93,4 @@ def test_a_broken_mask_gives_other_losses(rng, tmp_path):
         trainer.train()
         losses.append(trainer.kept.losses)
     assert np.isfinite(losses).all()
-    assert largest_difference(*losses) > LOSS_TOLERANCE
+    assert largest_difference(*losses) > LOSSES
