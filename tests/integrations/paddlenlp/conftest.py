@@ -24,7 +24,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     ours = [item for item in items if FOLDER in item.path.parents]
     for item in ours:
         item.add_marker(pytest.mark.paddlenlp)
-        item.add_marker(pytest.mark.timeout(SECONDS))
+        if item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(SECONDS))
         # It calls what Paddle 3.3 deprecates.
         item.add_marker(pytest.mark.filterwarnings("ignore"))
     if NAME not in config.option.markexpr:

@@ -66,6 +66,9 @@ def test_files_of_the_user_are_trained_on(tmp_path, capsys):
     assert "train: dpo: no file has a preference" in capsys.readouterr().err
 
 
+@pytest.mark.timeout(
+    600
+)  # two processes import PaddleNLP; a quarter of a minute on an idle machine
 def test_a_long_step_holds_no_dense_matrix(tmp_path, capsys):
     """In a process of its own, beside the dense step of the same row."""
     length = 2048
