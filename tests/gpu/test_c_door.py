@@ -292,11 +292,8 @@ def test_deterministic_backward_is_refused_in_words():
 
 def test_unknown_device_raises_and_leaves_the_device_usable():
     query = small()[0]
-    call = capi._call(
-        query, query, query, query, torch.empty(0, device="cuda"), None, True, None, False
-    )
-    call.device = torch.cuda.device_count()
+    sizes = capi._sizes(query, query, None, True, None, False, device=torch.cuda.device_count())
     with pytest.raises(RuntimeError, match="invalid device ordinal"):
-        capi._workspace_bytes("forward", call)
+        capi._workspace_bytes("forward", sizes)
     out, _ = capi.forward(query, query, query, None, True)
     assert bool((out == 1).all())
