@@ -282,14 +282,6 @@ def test_missing_kernel_says_what_there_is():
         capi.forward(*small("float32"), None, True)
 
 
-def test_deterministic_backward_is_refused_in_words():
-    query, key, value = small()
-    out, lse = capi.forward(query, key, value, None, True, deterministic=True)
-    with pytest.raises(RuntimeError, match="a deterministic backward is not there yet"):
-        capi.backward(out, query, key, value, out, lse, None, True, deterministic=True)
-    torch.cuda.synchronize()
-
-
 def test_unknown_device_raises_and_leaves_the_device_usable():
     query = small()[0]
     sizes = capi._sizes(query, query, None, True, None, False, device=torch.cuda.device_count())
