@@ -418,7 +418,8 @@ class BackwardBlock {
     Scores grads;
     MultiplyByKeys(shared_->query[slot], shared_->key, scores, [](int) {});
     between();
-    if (partial) MaskScores(step * kRows, scores);
+    // Hidden scores become what gives weight 0 with either sign of the scale.
+    if (partial) MaskCells(step * kRows, args_.negate ? INFINITY : -INFINITY, scores);
     const float sign = args_.negate ? -args_.scale_log2 : args_.scale_log2;
     float lse[kScoreRowTiles][2];
 #pragma unroll
@@ -449,6 +450,7 @@ class BackwardBlock {
     });
     constexpr int kStored = Config::kStoresBeside ? kTiles - kTilesBeside : 0;
     store(kStored, kTiles - kStored);
+    if (partial) ClearHiddenNaN(step * kRows, scores);
     GradOfScores(scores, grads);
     if (partial) ClearMasked(scores, grads);
     StoreCells(grads, shared_->grad_scores);
@@ -491,9 +493,21 @@ class BackwardBlock {
     }
   }
 
-  // Hidden scores become what gives weight 0 with either sign of the scale.
-  __device__ __forceinline__ void MaskScores(int32_t row_begin, Scores& scores) const {
-    const float hidden = args_.negate ? INFINITY : -INFINITY;
+  // A row whose lse is NaN has made NaN of its hidden cells as well, which other rows' gradients of
+  // keys and values must not see. Rare, so the weights are simply stored again.
+  __device__ __forceinline__ void ClearHiddenNaN(int32_t row_begin, Scores& weights) {
+    bool found = false;
+#pragma unroll
+    for (int r = 0; r < kScoreRowTiles; ++r) {
+      found |= isnan(shared_->terms[0][CellRow(r, 0)]) || isnan(shared_->terms[0][CellRow(r, 1)]);
+    }
+    if (!__any_sync(0xffffffffu, found)) return;
+    MaskCells(row_begin, 0.0f, weights);
+    StoreCells(weights, shared_->weights);
+  }
+
+  // Puts `hidden` into the cells that the mask hides.
+  __device__ __forceinline__ void MaskCells(int32_t row_begin, float hidden, Scores& cells) const {
 #pragma unroll
     for (int n = 0; n < kScoreColumnTiles; ++n) {
 #pragma unroll
@@ -503,8 +517,8 @@ class BackwardBlock {
         for (int r = 0; r < kScoreRowTiles; ++r) {
 #pragma unroll
           for (int half = 0; half < 2; ++half) {
-            float& score = scores[r][n][half * 2 + e];
-            score = IsMaskedRow<kHalfLines>(column, row_begin + CellRow(r, half)) ? hidden : score;
+            float& cell = cells[r][n][half * 2 + e];
+            cell = IsMaskedRow<kHalfLines>(column, row_begin + CellRow(r, half)) ? hidden : cell;
           }
         }
       }

@@ -139,7 +139,8 @@ BackwardArguments ArgumentsOf(const BackwardParams& params,
   const int64_t group = params.sizes.num_heads / params.sizes.num_heads_k;
   const int64_t section = kSumSectionBytes / std::max<int64_t>(1, sum_bytes * group);
   const int64_t all_heads = params.sizes.batch * params.sizes.num_heads_k;
-  BackwardArguments args{CommonArguments(params, plan)};
+  BackwardArguments args;
+  static_cast<AttentionArguments&>(args) = CommonArguments(params, plan);
   args.grad_out = params.grad_out;
   args.grad_query = params.grad_query;
   args.grad_key = params.grad_key;
