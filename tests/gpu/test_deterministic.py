@@ -113,6 +113,18 @@ def test_gradients_match_dense(mask, lengths, head_dim, rng):
     gpu.check_case(case, rng, deterministic=True)
 
 
+# Few and small: tools/sanitize.sh runs these.
+@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize("mask", ["causal", "two", "four"])
+def test_gradients_in_fresh_memory_match_dense(mask, head_dim, rng):
+    case = AttentionCase(
+        mask, seqlen_q=200, seqlen_k=300, num_heads_k=1, head_dim=head_dim, dtype="bfloat16"
+    )
+    inputs, mask = random_inputs(case, rng), case.make_mask(rng)
+    ours = gpu.run(inputs, mask, dtype=case.dtype, fresh=True, deterministic=True)
+    assert_right(ours, inputs, mask, case.dtype)
+
+
 @pytest.mark.parametrize("head_dim", [64, 128])
 @pytest.mark.parametrize("heads", GROUPS, ids=str)
 @pytest.mark.parametrize("mask", cases.RANDOM_FORMS)
