@@ -22,6 +22,7 @@ from pathlib import Path
 
 DEFAULT_ARCHS = "80 90a compute_90"
 OLDEST_ARCH = 80  # cp.async and bfloat16 in mma.sync
+HOPPER = "sm_90a"  # wgmma and setmaxnreg exist there alone
 OLDEST_TOOLKIT = (12, 0)  # the first that knows sm_90a
 USUAL_HOME = Path("/usr/local/cuda")
 LIBRARY_FOLDERS = ("lib64", "lib", "targets/x86_64-linux/lib", "targets/sbsa-linux/lib")
@@ -143,6 +144,8 @@ def architecture_flags(codes: list[str]) -> Iterator[str]:
 def compile_command(toolkit: Toolkit, codes: list[str]) -> list[str]:
     """Return nvcc with all options but the source and its target; to be run from the checkout."""
     command = [toolkit.nvcc, *NVCC_FLAGS, *architecture_flags(codes)]
+    if HOPPER in codes:
+        command.append("-DFLASHMASK_SM90A")  # else kernels/sm90a is left out
     compiler = shlex.split(os.environ.get("CXX", ""))
     return [*command, "-ccbin", compiler[0]] if len(compiler) == 1 else command
 

@@ -6,6 +6,7 @@
 #include "core/status.h"
 
 #include <string>
+#include <type_traits>
 
 namespace flashmask {
 namespace {
@@ -94,14 +95,14 @@ Status FillBackward(const flashmask_call& call, BackwardParams* params) {
   return FillInputs(call, params);
 }
 
-Status KernelFor(const flashmask_call& call, const Kernel** kernel) {
+Status KernelFor(const flashmask_call& call, Pass pass, const Kernel** kernel) {
   Target target;
   if (call.device >= 0) {
     target.device = Device::kCuda;
     const Status status = ComputeCapability(call.device, &target.compute_capability);
     if (!status.ok()) return status;
   }
-  return FindKernel(target, static_cast<DataType>(call.dtype), call.head_dim, kernel);
+  return FindKernel(target, pass, static_cast<DataType>(call.dtype), call.head_dim, kernel);
 }
 
 // Keeps the message of a failure for the thread that asked.
@@ -127,7 +128,9 @@ const char* WithKernel(const flashmask_call* call, Fill fill, Use use) {
   Params params;
   Status status = fill(*call, &params);
   const Kernel* kernel = nullptr;
-  if (status.ok()) status = flashmask::KernelFor(*call, &kernel);
+  constexpr auto kPass = std::is_same_v<Params, ForwardParams> ? flashmask::Pass::kForward
+                                                               : flashmask::Pass::kBackward;
+  if (status.ok()) status = flashmask::KernelFor(*call, kPass, &kernel);
   if (status.ok()) status = use(*kernel, params);
   return Report(status);
 }

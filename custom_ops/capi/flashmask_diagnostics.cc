@@ -6,6 +6,17 @@
 
 #include <string>
 
+namespace {
+
+// Keeps the message of a failure for the thread that asked.
+const char* Report(const flashmask::Status& status) {
+  thread_local std::string message;
+  message = status.message();
+  return status.ok() ? nullptr : message.c_str();
+}
+
+}  // namespace
+
 void flashmask_tile_counts(int64_t counts[6]) {
   const flashmask::TileCounts forward = flashmask::ForwardTileCounter().Read();
   const flashmask::TileCounts backward = flashmask::BackwardTileCounter().Read();
@@ -27,13 +38,14 @@ void flashmask_set_tile_skipping(int32_t on) { flashmask::SetTileSkipping(on != 
 void flashmask_set_deterministic(int32_t on) { flashmask::SetDeterministic(on != 0); }
 
 const char* flashmask_set_cpu_isa(const char* name) {
-  thread_local std::string message;
-  const flashmask::Status status = flashmask::RequestCpuIsa(name);
-  message = status.message();
-  return status.ok() ? nullptr : message.c_str();
+  return Report(flashmask::RequestCpuIsa(name));
 }
 
 const char* flashmask_cpu_isa() { return flashmask::CpuIsaName(flashmask::ActiveCpuIsa()); }
+
+const char* flashmask_set_gpu_kernels(const char* name) {
+  return Report(flashmask::RestrictGpuKernels(name));
+}
 
 const char* flashmask_describe_kernels() {
   thread_local std::string text;

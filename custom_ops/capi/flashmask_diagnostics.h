@@ -29,6 +29,10 @@ FLASHMASK_EXPORT void flashmask_set_deterministic(int32_t on);
 FLASHMASK_EXPORT const char* flashmask_set_cpu_isa(const char* name);
 FLASHMASK_EXPORT const char* flashmask_cpu_isa();
 
+// Names the only GPU kernels that may be used, "sm80" or "sm90a"; "auto": the best. Returns null,
+// or a message that lives until the next call from the same thread.
+FLASHMASK_EXPORT const char* flashmask_set_gpu_kernels(const char* name);
+
 // One line per registered kernel; lives until the next call from the same thread.
 FLASHMASK_EXPORT const char* flashmask_describe_kernels();
 

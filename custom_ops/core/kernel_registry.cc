@@ -1,6 +1,7 @@
 #include "core/kernel_registry.h"
 
 #include <algorithm>
+#include <atomic>
 #include <tuple>
 
 namespace flashmask {
@@ -12,9 +13,20 @@ std::vector<Kernel>& Kernels() {
   return kernels;
 }
 
-bool Serves(const Kernel& kernel, Target target, DataType dtype, int64_t head_dim) {
-  return kernel.device == target.device &&
-         kernel.min_compute_capability <= target.compute_capability && head_dim > 0 &&
+// The name that RestrictGpuKernels chose, owned by a registration; null: no restriction.
+std::atomic<const char*> only_gpu_kernels{nullptr};
+
+bool IsAllowed(const Kernel& kernel) {
+  const char* only = only_gpu_kernels;
+  return kernel.device == Device::kCpu || only == nullptr || std::string(only) == kernel.name;
+}
+
+bool Serves(const Kernel& kernel, Target target, Pass pass, DataType dtype, int64_t head_dim) {
+  const bool has_pass =
+      pass == Pass::kForward ? kernel.forward != nullptr : kernel.backward != nullptr;
+  return has_pass && IsAllowed(kernel) && kernel.device == target.device &&
+         kernel.min_compute_capability <= target.compute_capability &&
+         kernel.max_compute_capability >= target.compute_capability && head_dim > 0 &&
          head_dim <= kernel.max_head_dim && head_dim % kernel.head_dim_multiple == 0 &&
          std::find(kernel.dtypes.begin(), kernel.dtypes.end(), dtype) != kernel.dtypes.end();
 }
@@ -39,36 +51,62 @@ std::string DescribeTarget(Target target) {
 
 KernelRegistration::KernelRegistration(const Kernel& kernel) { Kernels().push_back(kernel); }
 
-Status FindKernel(Target target, DataType dtype, int64_t head_dim, const Kernel** found) {
+Status FindKernel(Target target,
+                  Pass pass,
+                  DataType dtype,
+                  int64_t head_dim,
+                  const Kernel** found) {
   *found = nullptr;
   for (const Kernel& kernel : Kernels()) {
-    if (!Serves(kernel, target, dtype, head_dim)) continue;
+    if (!Serves(kernel, target, pass, dtype, head_dim)) continue;
     if (*found == nullptr || IsBetter(kernel, **found)) *found = &kernel;
   }
   if (*found != nullptr) return Status::Ok();
+  const char* only = only_gpu_kernels;
+  const std::string restriction =
+      only == nullptr ? "" : " (of the GPU kernels only " + std::string(only) + " is allowed)";
   return Status::Unsupported("no kernel for " + DescribeTarget(target) + ", dtype " +
                              DataTypeName(dtype) + " and head_dim " + std::to_string(head_dim) +
-                             "; there is: " + DescribeKernels());
+                             restriction + "; there is: " + DescribeKernels());
+}
+
+Status RestrictGpuKernels(const std::string& name) {
+  if (name == "auto") {
+    only_gpu_kernels = nullptr;
+    return Status::Ok();
+  }
+  for (const Kernel& kernel : Kernels()) {
+    if (kernel.device == Device::kCpu || name != kernel.name) continue;
+    only_gpu_kernels = kernel.name;
+    return Status::Ok();
+  }
+  return Status::InvalidArgument("the GPU kernels must be auto or the name of one of\n" +
+                                 DescribeKernels() + "\ngot '" + name + "'");
 }
 
 std::string DescribeKernels() {
   // Registrations come in the order of the link.
   std::vector<Kernel> kernels = Kernels();
   std::sort(kernels.begin(), kernels.end(), [](const Kernel& a, const Kernel& b) {
-    return std::tie(a.device, a.min_compute_capability, a.max_head_dim) <
-           std::tie(b.device, b.min_compute_capability, b.max_head_dim);
+    const bool a_is_backward = a.forward == nullptr;
+    const bool b_is_backward = b.forward == nullptr;
+    return std::tie(a.device, a.min_compute_capability, a.max_head_dim, a_is_backward) <
+           std::tie(b.device, b.min_compute_capability, b.max_head_dim, b_is_backward);
   });
   std::string text;
   for (const Kernel& kernel : kernels) {
     if (!text.empty()) text += '\n';
     text += std::string(kernel.name);
     if (kernel.device == Device::kCuda) {
-      text += " (" + CapabilityText(kernel.min_compute_capability) + " or newer)";
+      const bool alone = kernel.max_compute_capability == kernel.min_compute_capability;
+      text += " (" + CapabilityText(kernel.min_compute_capability) + (alone ? ")" : " or newer)");
     }
     text += ':';
     for (const DataType dtype : kernel.dtypes) text += std::string(" ") + DataTypeName(dtype);
     text += ", head_dim a multiple of " + std::to_string(kernel.head_dim_multiple) + " up to " +
             std::to_string(kernel.max_head_dim);
+    if (kernel.backward == nullptr) text += ", forward";
+    if (kernel.forward == nullptr) text += ", backward";
   }
   return text;
 }

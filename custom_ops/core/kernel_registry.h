@@ -11,6 +11,7 @@
 namespace flashmask {
 
 enum class Device { kCpu, kCuda };
+enum class Pass { kForward, kBackward };
 
 // Where a call is to run; `compute_capability` is 10 * major + minor of the GPU, 0 on the CPU.
 struct Target {
@@ -18,17 +19,20 @@ struct Target {
   int32_t compute_capability = 0;
 };
 
+constexpr int32_t kNewestCapability = INT32_MAX;
+
 // One kernel: what it serves and how to start it. Kernels register themselves by a static
 // `KernelRegistration`; `ops` and `capi` look them up and never name one.
 struct Kernel {
-  const char* name;  // folder of the kernel: "cpu", "sm80"
+  const char* name;  // folder of the kernel: "cpu", "sm80", "sm90a"
   Device device;
   int32_t min_compute_capability;
+  int32_t max_compute_capability;  // kNewestCapability, or the same as the least
   std::vector<DataType> dtypes;
   int64_t head_dim_multiple;
   int64_t max_head_dim;
-  Status (*forward)(const ForwardParams&);
-  Status (*backward)(const BackwardParams&);
+  Status (*forward)(const ForwardParams&);    // null: the backward alone
+  Status (*backward)(const BackwardParams&);  // null: the forward alone
   // Bytes of device memory that `execution.workspace` must have; null: none.
   size_t (*forward_workspace)(const ForwardParams&);
   size_t (*backward_workspace)(const BackwardParams&);
@@ -40,7 +44,10 @@ struct KernelRegistration {
 
 // Sets `*found` to the kernel of the newest architecture that the target runs, with the least head
 // dim that holds `head_dim`, or fails saying what there is.
-Status FindKernel(Target target, DataType dtype, int64_t head_dim, const Kernel** found);
+Status FindKernel(Target target, Pass pass, DataType dtype, int64_t head_dim, const Kernel** found);
+
+// Lets FindKernel see only the GPU kernels of this name, for tests and comparisons; "auto": all.
+Status RestrictGpuKernels(const std::string& name);
 
 // One line per registered kernel.
 std::string DescribeKernels();

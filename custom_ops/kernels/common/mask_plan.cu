@@ -77,6 +77,7 @@ struct Blocks {
   int32_t* order;
   int32_t count;
   int32_t num_column_tiles;
+  int32_t row_block;
   int32_t seqlen_q;
 };
 
@@ -90,6 +91,7 @@ __device__ __forceinline__ Blocks BlocksOf(const PlanShape& shape,
   blocks.costs = (kByRows ? plan.costs : plan.key_costs) + mask_index * blocks.count;
   blocks.order = (kByRows ? plan.order : plan.key_order) + mask_index * blocks.count;
   blocks.num_column_tiles = plan.num_column_tiles;
+  blocks.row_block = plan.row_block;
   blocks.seqlen_q = static_cast<int32_t>(shape.seqlen_q);
   return blocks;
 }
@@ -99,8 +101,8 @@ template <bool kByRows>
 __device__ __forceinline__ void CountLive(const Blocks& blocks, int block, int lane) {
   int32_t live = 0;
   if (kByRows) {
-    const int32_t row_begin = block * kPlanRowBlock;
-    const int32_t row_end = min(row_begin + kPlanRowBlock, blocks.seqlen_q);
+    const int32_t row_begin = block * blocks.row_block;
+    const int32_t row_end = min(row_begin + blocks.row_block, blocks.seqlen_q);
     for (int tile = lane; tile < blocks.num_column_tiles; tile += kWarp) {
       live += ClassifyTile(blocks.ranges[tile], row_begin, row_end) != TileClass::kSkip;
     }
@@ -221,9 +223,9 @@ class Cutter {
 
 size_t CutMaskPlan(const AttentionSizes& sizes, void* workspace, MaskPlanView* plan) {
   plan->num_masks = static_cast<int32_t>(sizes.batch * sizes.num_heads_mask);
-  plan->num_column_tiles = Tiles(sizes.seqlen_k, kPlanColumns);
-  plan->num_row_blocks = Tiles(sizes.seqlen_q, kPlanRowBlock);
   plan->num_key_blocks = Tiles(sizes.seqlen_k, kPlanKeyBlock);
+  plan->num_column_tiles = plan->num_key_blocks * (kPlanKeyBlock / kPlanColumns);
+  plan->num_row_blocks = Tiles(sizes.seqlen_q, plan->row_block);
   const int64_t masks = plan->num_masks;
   Cutter cutter(workspace);
   plan->bounds = cutter.Take<int4>(masks * plan->num_column_tiles * kPlanColumns);
@@ -238,14 +240,16 @@ size_t CutMaskPlan(const AttentionSizes& sizes, void* workspace, MaskPlanView* p
 
 }  // namespace
 
-MaskPlanView LayOutMaskPlan(const AttentionSizes& sizes, void* workspace) {
+MaskPlanView LayOutMaskPlan(const AttentionSizes& sizes, void* workspace, int row_block) {
   MaskPlanView plan;
+  plan.row_block = row_block;
   CutMaskPlan(sizes, workspace, &plan);
   return plan;
 }
 
-size_t MaskPlanBytes(const AttentionSizes& sizes) {
+size_t MaskPlanBytes(const AttentionSizes& sizes, int row_block) {
   MaskPlanView plan;
+  plan.row_block = row_block;
   return CutMaskPlan(sizes, nullptr, &plan);
 }
 

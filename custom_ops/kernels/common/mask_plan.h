@@ -2,7 +2,8 @@
 
 // The plan of a mask on the device: what the loops of all GPU kernels read instead of the indices.
 //
-// Built once per call by BuildMaskPlan (mask_plan.cu), in memory that is linear in the sequence:
+// Built once per call by BuildMaskPlan (mask_plan.cu), in memory that is linear in the sequence;
+// columns are padded to whole key blocks, with columns that nobody sees:
 //   bounds   16 bytes a key: the two masked row intervals of a column, clipped, causal lowered
 //   ranges   32 bytes per 64 keys: what they do to a tile of rows (core/column_bounds.h)
 //   order    4 bytes per row block: row blocks of a mask, most live tiles first; for a backward
@@ -20,7 +21,7 @@
 namespace flashmask {
 
 constexpr int kPlanColumns = 64;    // columns of a range
-constexpr int kPlanRowBlock = 128;  // rows of an entry of `order`
+constexpr int kPlanRowBlock = 128;  // rows of an entry of `order`, unless a kernel wants others
 constexpr int kPlanKeyBlock = 128;  // keys of an entry of `key_order`
 constexpr int kPlanRowStep = 64;    // rows of a live tile of a key block
 
@@ -33,19 +34,22 @@ struct MaskPlanView {
   int32_t* key_costs = nullptr;  // [masks, key_blocks]: live row steps of the key block
   int32_t* key_order = nullptr;  // [masks, key_blocks]
   int32_t* finished = nullptr;   // [masks]: thread blocks that have counted their live tiles
-  int32_t num_masks = 0;         // batch times mask heads
+  int32_t row_block = kPlanRowBlock;
+  int32_t num_masks = 0;  // batch times mask heads
   int32_t num_column_tiles = 0;
   int32_t num_row_blocks = 0;
   int32_t num_key_blocks = 0;
 };
 
 // Bytes of the workspace that a plan needs.
-size_t MaskPlanBytes(const AttentionSizes& sizes);
+size_t MaskPlanBytes(const AttentionSizes& sizes, int row_block = kPlanRowBlock);
 
 // Lays the plan out in `workspace` (256-byte aligned, MaskPlanBytes long); fills nothing. Every
 // workspace starts with its plan: the arrays above, in that order, each from a multiple of 256
 // bytes on (tests read it there).
-MaskPlanView LayOutMaskPlan(const AttentionSizes& sizes, void* workspace);
+MaskPlanView LayOutMaskPlan(const AttentionSizes& sizes,
+                            void* workspace,
+                            int row_block = kPlanRowBlock);
 
 // Which of the orders a kernel reads.
 enum class PlanOrders { kRowBlocks, kKeyBlocks, kNone };
@@ -56,6 +60,12 @@ Status BuildMaskPlan(const AttentionSizes& sizes,
                      const MaskPlanView& plan,
                      PlanOrders orders,
                      cudaStream_t stream);
+
+// Whether every column's lower interval reaches to the last row and its upper one starts at the
+// first.
+inline bool HasHalfLines(const MaskParams& mask) {
+  return mask.width == 0 || (mask.causal ? mask.width == 1 : mask.width == 2);
+}
 
 // Class of rows [row_begin, row_end) by the keys of one or two neighbouring ranges.
 FLASHMASK_HOST_DEVICE TileClass ClassifyPair(const TileRange& first,

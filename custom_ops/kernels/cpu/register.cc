@@ -12,6 +12,7 @@ const KernelRegistration kRegistration(
     {"cpu",
      Device::kCpu,
      0,
+     kNewestCapability,
      {DataType::kFloat32, DataType::kFloat16, DataType::kBFloat16},
      kHeadDimMultiple,
      kMaxHeadDim,

@@ -16,6 +16,7 @@
 // Source: FlashAttention-2, arXiv 2307.08691; FlashMask, arXiv 2410.01359.
 
 #include "kernels/common/mask_plan.h"
+#include "kernels/common/work_order.cuh"
 #include "kernels/ptx/cp_async.h"
 #include "kernels/ptx/ldmatrix.h"
 #include "kernels/ptx/mma_sync.h"
@@ -23,7 +24,6 @@
 #include "kernels/sm80/fragments.cuh"
 #include "kernels/sm80/live_tiles.cuh"
 #include "kernels/sm80/shared_tile.cuh"
-#include "kernels/sm80/work_order.cuh"
 
 #include <cuda_runtime.h>
 

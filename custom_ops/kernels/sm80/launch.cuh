@@ -10,6 +10,7 @@
 #include "kernels/common/mask_plan.h"
 #include "kernels/common/output_dot.h"
 #include "kernels/common/shared_memory.h"
+#include "kernels/common/work_order.cuh"
 #include "kernels/sm80/arguments.h"
 #include "kernels/sm80/backward.cuh"
 #include "kernels/sm80/convert_grad_query.cuh"
@@ -23,27 +24,9 @@
 
 namespace flashmask::sm80 {
 
-// What of the L2 the keys and values of a section of heads may take, and in a deterministic
-// backward the sums of the query gradient of a section.
-constexpr int64_t kSectionBytes = int64_t{24} << 20;
+// What of the L2 the sums of the query gradient of a section of heads may take in a deterministic
+// backward.
 constexpr int64_t kSumSectionBytes = int64_t{32} << 20;
-
-// Whether every column's lower interval reaches to the last row and its upper one starts at the
-// first.
-inline bool HasHalfLines(const MaskParams& mask) {
-  return mask.width == 0 || (mask.causal ? mask.width == 1 : mask.width == 2);
-}
-
-inline WorkOrder OrderOf(const AttentionSizes& sizes) {
-  const int64_t bytes_per_head = 2 * 2 * sizes.seqlen_k * sizes.head_dim;
-  const int64_t group = sizes.num_heads / sizes.num_heads_k;
-  const int64_t key_heads =
-      std::max<int64_t>(1, kSectionBytes / std::max<int64_t>(1, bytes_per_head));
-  WorkOrder order;
-  order.num_heads_total = sizes.batch * sizes.num_heads;
-  order.heads_per_section = std::min(order.num_heads_total, key_heads * group);
-  return order;
-}
 
 inline ForwardArguments ArgumentsOf(const ForwardParams& params, const MaskPlanView& plan) {
   return {CommonArguments(params, plan), params.out, params.softmax_lse, OrderOf(params.sizes)};

@@ -9,6 +9,7 @@ constexpr int kHeadDim = 64;
 const KernelRegistration kRegistration({"sm80",
                                         Device::kCuda,
                                         80,
+                                        kNewestCapability,
                                         {DataType::kFloat16, DataType::kBFloat16},
                                         8,
                                         kHeadDim,

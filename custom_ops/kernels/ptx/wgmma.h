@@ -1,0 +1,172 @@
+#pragma once
+
+// Products of a warpgroup: d (64 x N, float, in registers) += a (64 x 16) b (16 x N). PTX ISA 8.x,
+// section 9.7.15.
+//
+// Element i of `sums` is row 16 * warp + lane / 4 + 8 * (i / 2 % 2) and column 8 * (i / 4) +
+// 2 * (lane % 4) + i % 2. As left operand in registers, rows are the same and a register holds two
+// neighbouring columns.
+
+#include <cuda_bf16.h>
+
+#include <cstdint>
+#include <type_traits>
+
+namespace flashmask::ptx {
+
+// Before the first product that reads registers or shared memory written since the last one.
+__device__ __forceinline__ void WgmmaFence() {
+  asm volatile("wgmma.fence.sync.aligned;\n" ::: "memory");
+}
+
+__device__ __forceinline__ void WgmmaCommit() {
+  asm volatile("wgmma.commit_group.sync.aligned;\n" ::: "memory");
+}
+
+// Waits until at most `kPending` committed groups are under way.
+template <int kPending>
+__device__ __forceinline__ void WgmmaWait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;\n" ::"n"(kPending) : "memory");
+}
+
+// Keeps the compiler from moving uses of `sums` across: it does not know what a wait waits for.
+template <int kCount>
+__device__ __forceinline__ void WgmmaPin(float (&sums)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(sums[i])::"memory");
+}
+
+// Describes a tile in shared memory that was stored with the 128-byte swizzle: rows of 64 elements
+// (128 bytes), 8 rows to a pattern, which starts at a multiple of 1024 bytes. `stride` is the
+// distance in bytes of 8-row patterns; `leading` of neighbouring blocks of 64 columns, used where
+// the tile's columns are the operand's M or N (see `kTransposed` below).
+__device__ __forceinline__ uint64_t SwizzledTile(uint32_t shared,
+                                                 uint32_t leading,
+                                                 uint32_t stride = 1024) {
+  constexpr uint64_t kSwizzle128 = uint64_t{1} << 62;
+  return uint64_t{(shared & 0x3FFFF) >> 4} | (uint64_t{leading >> 4} << 16) |
+         (uint64_t{stride >> 4} << 32) | kSwizzle128;
+}
+
+// The same kind of tile `bytes` (a multiple of 16) further on.
+__device__ __forceinline__ uint64_t Shift(uint64_t tile, int bytes) { return tile + bytes / 16; }
+
+#define FLASHMASK_SUMS_8(sums, i)                                                            \
+  "+f"(sums[i]), "+f"(sums[i + 1]), "+f"(sums[i + 2]), "+f"(sums[i + 3]), "+f"(sums[i + 4]), \
+      "+f"(sums[i + 5]), "+f"(sums[i + 6]), "+f"(sums[i + 7])
+#define FLASHMASK_SUMS_32(sums, i)                                                          \
+  FLASHMASK_SUMS_8(sums, i), FLASHMASK_SUMS_8(sums, i + 8), FLASHMASK_SUMS_8(sums, i + 16), \
+      FLASHMASK_SUMS_8(sums, i + 24)
+#define FLASHMASK_SUMS_64(sums, i) FLASHMASK_SUMS_32(sums, i), FLASHMASK_SUMS_32(sums, i + 32)
+
+#define FLASHMASK_REGISTERS_32                                                       \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, " \
+  "%18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define FLASHMASK_REGISTERS_64                                                       \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, " \
+  "%18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, " \
+  "%34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, " \
+  "%50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+
+// N: columns. The numbers after it are those of the operands behind the sums.
+#define FLASHMASK_WGMMA_SHARED(N, TYPE, A, B, KEEP, TA, TB)       \
+  "{\n.reg .pred keep;\nsetp.ne.b32 keep, %" #KEEP                \
+  ", 0;\n"                                                        \
+  "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE \
+  " {" FLASHMASK_REGISTERS(N) "}, %" #A ", %" #B ", keep, 1, 1, %" #TA ", %" #TB ";\n}\n"
+#define FLASHMASK_WGMMA_REGISTERS(N, TYPE, A0, A1, A2, A3, B, KEEP, TB)           \
+  "{\n.reg .pred keep;\nsetp.ne.b32 keep, %" #KEEP                                \
+  ", 0;\n"                                                                        \
+  "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE                 \
+  " {" FLASHMASK_REGISTERS(N) "}, {%" #A0 ", %" #A1 ", %" #A2 ", %" #A3 "}, %" #B \
+                              ", keep, 1, 1, %" #TB ";\n}\n"
+#define FLASHMASK_REGISTERS(N) FLASHMASK_REGISTERS_OF_##N
+#define FLASHMASK_REGISTERS_OF_64 FLASHMASK_REGISTERS_32
+#define FLASHMASK_REGISTERS_OF_128 FLASHMASK_REGISTERS_64
+
+// A tile is transposed if the sum runs over its rows, not over its columns. `keep` is 0 to start
+// sums anew.
+template <typename Element, int kColumns, bool kTransposedA, bool kTransposedB>
+__device__ __forceinline__ void WgmmaShared(float (&sums)[kColumns / 2],
+                                            uint64_t a,
+                                            uint64_t b,
+                                            int32_t keep) {
+  static_assert(kColumns == 64 || kColumns == 128, "written for these only");
+  constexpr bool kBFloat16 = std::is_same_v<Element, __nv_bfloat16>;
+  if constexpr (kColumns == 64) {
+    if constexpr (kBFloat16) {
+      asm volatile(
+          FLASHMASK_WGMMA_SHARED(64, "bf16", 32, 33, 34, 35, 36)
+          : FLASHMASK_SUMS_32(sums, 0)
+          : "l"(a), "l"(b), "r"(keep), "n"(kTransposedA ? 1 : 0), "n"(kTransposedB ? 1 : 0));
+    } else {
+      asm volatile(
+          FLASHMASK_WGMMA_SHARED(64, "f16", 32, 33, 34, 35, 36)
+          : FLASHMASK_SUMS_32(sums, 0)
+          : "l"(a), "l"(b), "r"(keep), "n"(kTransposedA ? 1 : 0), "n"(kTransposedB ? 1 : 0));
+    }
+  } else if constexpr (kColumns == 128) {
+    if constexpr (kBFloat16) {
+      asm volatile(
+          FLASHMASK_WGMMA_SHARED(128, "bf16", 64, 65, 66, 67, 68)
+          : FLASHMASK_SUMS_64(sums, 0)
+          : "l"(a), "l"(b), "r"(keep), "n"(kTransposedA ? 1 : 0), "n"(kTransposedB ? 1 : 0));
+    } else {
+      asm volatile(
+          FLASHMASK_WGMMA_SHARED(128, "f16", 64, 65, 66, 67, 68)
+          : FLASHMASK_SUMS_64(sums, 0)
+          : "l"(a), "l"(b), "r"(keep), "n"(kTransposedA ? 1 : 0), "n"(kTransposedB ? 1 : 0));
+    }
+  }
+}
+
+// The left operand in registers.
+template <typename Element, int kColumns, bool kTransposedB>
+__device__ __forceinline__ void WgmmaRegisters(float (&sums)[kColumns / 2],
+                                               uint32_t a0,
+                                               uint32_t a1,
+                                               uint32_t a2,
+                                               uint32_t a3,
+                                               uint64_t b,
+                                               int32_t keep) {
+  static_assert(kColumns == 64 || kColumns == 128, "written for these only");
+  constexpr bool kBFloat16 = std::is_same_v<Element, __nv_bfloat16>;
+  if constexpr (kColumns == 64) {
+    if constexpr (kBFloat16) {
+      asm volatile(
+          FLASHMASK_WGMMA_REGISTERS(64, "bf16", 32, 33, 34, 35, 36, 37, 38)
+          : FLASHMASK_SUMS_32(sums, 0)
+          : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "r"(keep), "n"(kTransposedB ? 1 : 0));
+    } else {
+      asm volatile(
+          FLASHMASK_WGMMA_REGISTERS(64, "f16", 32, 33, 34, 35, 36, 37, 38)
+          : FLASHMASK_SUMS_32(sums, 0)
+          : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "r"(keep), "n"(kTransposedB ? 1 : 0));
+    }
+  } else if constexpr (kColumns == 128) {
+    if constexpr (kBFloat16) {
+      asm volatile(
+          FLASHMASK_WGMMA_REGISTERS(128, "bf16", 64, 65, 66, 67, 68, 69, 70)
+          : FLASHMASK_SUMS_64(sums, 0)
+          : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "r"(keep), "n"(kTransposedB ? 1 : 0));
+    } else {
+      asm volatile(
+          FLASHMASK_WGMMA_REGISTERS(128, "f16", 64, 65, 66, 67, 68, 69, 70)
+          : FLASHMASK_SUMS_64(sums, 0)
+          : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "r"(keep), "n"(kTransposedB ? 1 : 0));
+    }
+  }
+}
+
+#undef FLASHMASK_SUMS_8
+#undef FLASHMASK_SUMS_32
+#undef FLASHMASK_SUMS_64
+#undef FLASHMASK_REGISTERS_32
+#undef FLASHMASK_REGISTERS_64
+#undef FLASHMASK_WGMMA_SHARED
+#undef FLASHMASK_WGMMA_REGISTERS
+#undef FLASHMASK_REGISTERS
+#undef FLASHMASK_REGISTERS_OF_64
+#undef FLASHMASK_REGISTERS_OF_128
+
+}  // namespace flashmask::ptx

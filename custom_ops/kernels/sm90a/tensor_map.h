@@ -1,0 +1,30 @@
+#pragma once
+
+// How the copy engine finds boxes of a tensor.
+
+#include "core/params.h"
+#include "core/status.h"
+
+#include <cuda.h>
+
+#include <cstdint>
+
+namespace flashmask::sm90a {
+
+// Columns of a box: 128 bytes, the reach of the swizzle.
+constexpr int kBoxColumns = 64;
+
+// Fills `map` for a [batch, rows, heads, head_dim] tensor of 16-bit elements. A box is kBoxColumns
+// columns of `box_rows` rows of one head, stored with the 128-byte swizzle; its coordinates are
+// (column, head, row, batch), and outside of the tensor it is zero. `name` is for the message.
+Status MakeTensorMap(const TensorView& view,
+                     const char* name,
+                     DataType dtype,
+                     int64_t batch,
+                     int64_t rows,
+                     int64_t heads,
+                     int64_t head_dim,
+                     int box_rows,
+                     CUtensorMap* map);
+
+}  // namespace flashmask::sm90a
