@@ -20,7 +20,7 @@ INT32 = np.iinfo(np.int32)
 
 
 def model_bounds(mask: Mask, rows: int, columns: int) -> np.ndarray:
-    """Return [masks, columns padded to ranges, 4]: the masked intervals of each column, clipped."""
+    """Return [masks, columns padded to key blocks, 4]: the masked intervals of each column, clipped."""
     column = np.arange(columns, dtype=np.int64)
     diagonal = column - (columns - rows)
     numbers = np.zeros((1, 1, columns, 0)) if mask.indices is None else mask.indices
@@ -40,7 +40,7 @@ def model_bounds(mask: Mask, rows: int, columns: int) -> np.ndarray:
     bounds = bounds.clip(0, rows)
     if mask.causal:
         bounds[:, :, 3] = np.maximum(bounds[:, :, 3], diagonal.clip(0, rows))
-    padding = -columns % COLUMNS
+    padding = -columns % KEY_BLOCK
     masked = np.broadcast_to([0, rows, 0, 0], (len(numbers), padding, 4))
     return np.concatenate([bounds, masked], axis=1).astype(np.int32)
 

@@ -60,6 +60,12 @@ Status BuildMaskPlan(const AttentionSizes& sizes,
                      PlanOrders orders,
                      cudaStream_t stream);
 
+// Whether every column's lower interval reaches to the last row and its upper one starts at the
+// first.
+inline bool HasHalfLines(const MaskParams& mask) {
+  return mask.width == 0 || (mask.causal ? mask.width == 1 : mask.width == 2);
+}
+
 // Class of rows [row_begin, row_end) by the keys of one or two neighbouring ranges.
 FLASHMASK_HOST_DEVICE TileClass ClassifyPair(const TileRange& first,
                                              const TileRange& second,

@@ -48,6 +48,9 @@ __device__ __forceinline__ uint64_t SwizzledTile(uint32_t shared,
          (uint64_t{stride >> 4} << 32) | kSwizzle128;
 }
 
+// The same kind of tile `bytes` (a multiple of 16) further on.
+__device__ __forceinline__ uint64_t Shift(uint64_t tile, int bytes) { return tile + bytes / 16; }
+
 #define FLASHMASK_SUMS_8(sums, i)                                                            \
   "+f"(sums[i]), "+f"(sums[i + 1]), "+f"(sums[i + 2]), "+f"(sums[i + 3]), "+f"(sums[i + 4]), \
       "+f"(sums[i + 5]), "+f"(sums[i + 6]), "+f"(sums[i + 7])

@@ -31,7 +31,7 @@
 #include "kernels/sm80/fragments.cuh"
 #include "kernels/sm80/live_tiles.cuh"
 #include "kernels/sm80/shared_tile.cuh"
-#include "kernels/sm80/work_order.cuh"
+#include "kernels/common/work_order.cuh"
 
 #include <cuda_runtime.h>
 

@@ -21,26 +21,6 @@
 namespace flashmask::sm80 {
 
 constexpr float kLog2E = 1.4426950408889634f;
-// What of the L2 the keys and values of a section of heads may take.
-constexpr int64_t kSectionBytes = int64_t{24} << 20;
-
-// Whether every column's lower interval reaches to the last row and its upper one starts at the
-// first.
-inline bool HasHalfLines(const MaskParams& mask) {
-  return mask.width == 0 || (mask.causal ? mask.width == 1 : mask.width == 2);
-}
-
-inline WorkOrder OrderOf(const AttentionSizes& sizes) {
-  const int64_t bytes_per_head = 2 * 2 * sizes.seqlen_k * sizes.head_dim;
-  const int64_t group = sizes.num_heads / sizes.num_heads_k;
-  const int64_t key_heads =
-      std::max<int64_t>(1, kSectionBytes / std::max<int64_t>(1, bytes_per_head));
-  WorkOrder order;
-  order.num_heads_total = sizes.batch * sizes.num_heads;
-  order.heads_per_section = std::min(order.num_heads_total, key_heads * group);
-  return order;
-}
-
 inline ForwardArguments ArgumentsOf(const ForwardParams& params, const MaskPlanView& plan) {
   const AttentionSizes& sizes = params.sizes;
   ForwardArguments args;

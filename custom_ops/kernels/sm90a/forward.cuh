@@ -1,0 +1,465 @@
+#pragma once
+
+// Forward attention for Hopper: wgmma, the copy engine, warpgroups with roles.
+//
+// A block stays on its SM and takes work items (192 query rows of a head) off a counter, longest
+// first within sections of heads whose K and V fit the L2. It walks the live tiles of 128 keys.
+//
+// Roles: warpgroup 0 loads: its warp 1 finds live tiles (live_list.cuh) ahead of time, one thread
+// of its warp 0 starts the copies. Warpgroups 1 to 3 compute 64 rows each: S = Q K^T, softmax, O +=
+// P V with S, P and O in registers. While one waits for its softmax the others keep the tensor
+// cores busy. A group skips tiles that are dead for its own rows, and masks those that are partial
+// for them; all else runs free of mask code.
+//
+// Shared memory: Q (64 rows a group), two stages of K and of V, all swizzled; column bounds and
+// notes of tiles, twice as many as stages, so that a stage of K may be filled again while they are
+// read.
+//
+// Barriers: query_full/query_empty a group and item; key_full/key_empty and value_full/value_empty
+// a stage. A full one expects bytes from the copy engine; an empty one counts a lane of each warp.
+//
+// Masked scores are -inf. The running maximum starts at a finite number, so a row without any key
+// meets no inf - inf: its sum stays 0, and it gets out 0 and lse -inf.
+// Source: FlashAttention-3, arXiv 2407.08608; FlashMask, arXiv 2410.01359.
+
+#include "core/params.h"
+#include "kernels/common/mask_plan.h"
+#include "kernels/common/work_order.cuh"
+#include "kernels/ptx/cp_async.h"
+#include "kernels/ptx/mbarrier.h"
+#include "kernels/ptx/tma.h"
+#include "kernels/ptx/warpgroup.h"
+#include "kernels/ptx/wgmma.h"
+#include "kernels/sm90a/live_list.cuh"
+#include "kernels/sm90a/softmax.cuh"
+#include "kernels/sm90a/tensor_map.h"
+#include "kernels/sm90a/tile_config.h"
+
+#include <cuda.h>
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+namespace flashmask::sm90a {
+
+// What a launch passes to the kernel: pointers to device memory, strides in elements.
+struct ForwardArguments {
+  CUtensorMap query;  // boxes of 64 rows
+  CUtensorMap key;    // boxes of 128 rows
+  CUtensorMap value;
+  TensorView out;
+  float* softmax_lse;
+  int32_t* ticket;  // the next work item; starts at 0
+  int32_t num_items;
+  int32_t seqlen_q;
+  int32_t head_dim;
+  int32_t num_heads;
+  int32_t heads_per_key;   // query heads of a key head
+  int32_t heads_per_mask;  // query heads of a mask head
+  int32_t num_heads_mask;
+  float scale_log2;  // |softmax_scale| * log2(e), at least kSmallestScale
+  bool negate;       // softmax_scale is negative
+  WorkOrder order;
+  MaskPlanView plan;
+};
+
+// What the groups must know of the tile in a stage.
+struct TileNote {
+  uint32_t bits;      // see live_list.cuh
+  int32_t row_begin;  // of the item
+  int32_t head;
+  int32_t batch;
+};
+
+template <typename Config>
+struct ForwardShared {
+  using Element = typename Config::Element;
+  static constexpr int kNotes = 2 * Config::kStages;
+
+  alignas(1024) Element query[Config::kGroups][Config::kGroupRows * Config::kHeadDim];
+  alignas(1024) Element key[Config::kStages][Config::kBlockColumns * Config::kHeadDim];
+  alignas(1024) Element value[Config::kStages][Config::kBlockColumns * Config::kHeadDim];
+  alignas(16) int4 bounds[kNotes][Config::kBlockColumns];
+  alignas(16) TileNote notes[kNotes];
+  LiveList list;
+  uint64_t query_full[Config::kGroups];
+  uint64_t query_empty[Config::kGroups];
+  uint64_t key_full[Config::kStages];
+  uint64_t key_empty[Config::kStages];
+  uint64_t value_full[Config::kStages];
+  uint64_t value_empty[Config::kStages];
+
+  __device__ void Init() {
+    constexpr int kWarpsPerGroup = kWarpgroup / kWarp;
+    const auto init = [](uint64_t& barrier, int count) {
+      ptx::MbarrierInit(ptx::SharedAddress(&barrier), count);
+    };
+    for (int i = 0; i < Config::kGroups; ++i) {
+      init(query_full[i], 1);
+      init(query_empty[i], kWarpsPerGroup);
+    }
+    for (int i = 0; i < Config::kStages; ++i) {
+      init(key_full[i], 1);
+      init(value_full[i], 1);
+      init(key_empty[i], Config::kGroups * kWarpsPerGroup);
+      init(value_empty[i], Config::kGroups * kWarpsPerGroup);
+    }
+    list.Init();
+  }
+};
+
+template <typename Config>
+__device__ __forceinline__ ForwardShared<Config>& SharedMemory() {
+  extern __shared__ __align__(1024) unsigned char memory[];
+  return *reinterpret_cast<ForwardShared<Config>*>(memory);
+}
+
+// A place in a ring of stages, and the parity of its phase.
+template <int kStages>
+struct RingPlace {
+  int index = 0;
+  uint32_t parity = 0;
+
+  __device__ __forceinline__ void Advance() {
+    index = index + 1 == kStages ? 0 : index + 1;
+    parity ^= index == 0;
+  }
+};
+
+__device__ __forceinline__ void Arrive(uint64_t& barrier) {
+  ptx::MbarrierArrive(ptx::SharedAddress(&barrier));
+}
+
+__device__ __forceinline__ void Wait(uint64_t& barrier, uint32_t parity) {
+  ptx::MbarrierWait(ptx::SharedAddress(&barrier), parity);
+}
+
+// The warp that takes work items and lists their live tiles.
+template <typename Config>
+__device__ __forceinline__ void ListItems(const ForwardArguments& args,
+                                          ForwardShared<Config>* shared) {
+  ListWriter<Config> writer(args.plan, args.seqlen_q, &shared->list);
+  for (;;) {
+    int32_t ticket = 0;
+    if (threadIdx.x % kWarp == 0) ticket = atomicAdd(args.ticket, 1);
+    ticket = __shfl_sync(0xffffffffu, ticket, 0);
+    if (ticket >= args.num_items) break;
+    const WorkItem item = args.order.Item(ticket,
+                                          args.plan,
+                                          args.num_heads,
+                                          args.heads_per_mask,
+                                          args.num_heads_mask);
+    writer.AddItem({static_cast<int32_t>(item.batch),
+                    static_cast<int32_t>(item.head),
+                    static_cast<int32_t>(item.mask),
+                    static_cast<int32_t>(item.row_block) * Config::kBlockRows});
+  }
+  writer.Stop();
+}
+
+// The thread that starts the copies.
+template <typename Config>
+class Loader {
+ public:
+  using Element = typename Config::Element;
+  static constexpr int kHalves = Config::kHeadDim / kBoxColumns;
+  static constexpr uint32_t kTileBytes = Config::kBlockColumns * Config::kHeadDim * sizeof(Element);
+  static constexpr uint32_t kQueryBytes = Config::kGroupRows * Config::kHeadDim * sizeof(Element);
+
+  __device__ Loader(const ForwardArguments& args, ForwardShared<Config>* shared)
+      : args_(args),
+        shared_(shared) {}
+
+  __device__ __forceinline__ void Run() {
+    LiveList& list = shared_->list;
+    for (RingPlace<LiveList::kBatches> batch;; batch.Advance()) {
+      Wait(list.full[batch.index], batch.parity);
+      const ItemPlace place = list.places[batch.index];
+      const int count = list.counts[batch.index];
+      for (int i = 0; i < count; ++i) {
+        const ListedTile tile = list.tiles[batch.index][i];
+        Load(place, tile);
+        if ((tile.bits & kStop) != 0) return;
+      }
+      Arrive(list.empty[batch.index]);
+    }
+  }
+
+ private:
+  __device__ __forceinline__ void Load(const ItemPlace& place, const ListedTile& tile) {
+    const int stage = stage_.index;
+    const uint32_t parity = stage_.parity;
+    Wait(shared_->key_empty[stage], parity ^ 1);
+    const uint32_t parity_bit = query_parity_ != 0 ? kQueryParity : 0;
+    shared_->notes[note_] = {tile.bits | parity_bit, place.row_begin, place.head, place.batch};
+    if ((tile.bits & (kNoTile | kStop)) != 0) {
+      Arrive(shared_->key_full[stage]);
+      Wait(shared_->value_empty[stage], parity ^ 1);
+      Arrive(shared_->value_full[stage]);
+    } else {
+      LoadTile(place, tile, stage, parity);
+    }
+    if ((tile.bits & (kLastTile | kNoTile)) == kLastTile) query_parity_ ^= 1;
+    stage_.Advance();
+    note_ = (note_ + 1) % ForwardShared<Config>::kNotes;
+  }
+
+  __device__ __forceinline__ void LoadTile(const ItemPlace& place,
+                                           const ListedTile& tile,
+                                           int stage,
+                                           uint32_t parity) {
+    const int32_t key_head = place.head / args_.heads_per_key;
+    const int32_t column = tile.tile * Config::kBlockColumns;
+    bool partial = false;
+#pragma unroll
+    for (int group = 0; group < Config::kGroups; ++group) {
+      partial |= ClassOf(tile.bits, group) > kFull;
+    }
+    constexpr uint32_t kBoundBytes = Config::kBlockColumns * sizeof(int4);
+    const uint32_t key_full = ptx::SharedAddress(&shared_->key_full[stage]);
+    ptx::MbarrierArriveExpect(key_full, kTileBytes + (partial ? kBoundBytes : 0));
+    if (partial) {
+      ptx::BulkLoad(ptx::SharedAddress(shared_->bounds[note_]),
+                    args_.plan.bounds +
+                        int64_t{place.mask} * args_.plan.num_column_tiles * kPlanColumns + column,
+                    kBoundBytes,
+                    key_full);
+    }
+    LoadHalves<Config::kBlockColumns>(shared_->key[stage],
+                                      args_.key,
+                                      key_head,
+                                      column,
+                                      place.batch,
+                                      key_full);
+    if ((tile.bits & kFirstTile) != 0) LoadQuery(place);
+    const uint32_t value_full = ptx::SharedAddress(&shared_->value_full[stage]);
+    Wait(shared_->value_empty[stage], parity ^ 1);
+    ptx::MbarrierArriveExpect(value_full, kTileBytes);
+    LoadHalves<Config::kBlockColumns>(shared_->value[stage],
+                                      args_.value,
+                                      key_head,
+                                      column,
+                                      place.batch,
+                                      value_full);
+  }
+
+  __device__ __forceinline__ void LoadQuery(const ItemPlace& place) {
+#pragma unroll
+    for (int group = 0; group < Config::kGroups; ++group) {
+      const uint32_t full = ptx::SharedAddress(&shared_->query_full[group]);
+      Wait(shared_->query_empty[group], query_parity_ ^ 1);
+      ptx::MbarrierArriveExpect(full, kQueryBytes);
+      LoadHalves<Config::kGroupRows>(shared_->query[group],
+                                     args_.query,
+                                     place.head,
+                                     place.row_begin + group * Config::kGroupRows,
+                                     place.batch,
+                                     full);
+    }
+  }
+
+  template <int kRows>
+  __device__ __forceinline__ static void LoadHalves(Element* shared,
+                                                    const CUtensorMap& map,
+                                                    int32_t head,
+                                                    int32_t row,
+                                                    int32_t batch,
+                                                    uint32_t barrier) {
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half) {
+      ptx::TmaLoad4d(ptx::SharedAddress(shared) + half * kRows * kSwizzleBytes,
+                     &map,
+                     half * kBoxColumns,
+                     head,
+                     row,
+                     batch,
+                     barrier);
+    }
+  }
+
+  const ForwardArguments& args_;
+  ForwardShared<Config>* shared_;
+  RingPlace<Config::kStages> stage_;
+  int note_ = 0;
+  uint32_t query_parity_ = 0;
+};
+
+// A warpgroup that computes 64 rows of each work item.
+template <typename Config, bool kHalfLines>
+class RowGroup {
+ public:
+  using Element = typename Config::Element;
+  using Shared = ForwardShared<Config>;
+  static constexpr int kHeadDim = Config::kHeadDim;
+  static constexpr int kColumns = Config::kBlockColumns;
+
+  explicit __device__ RowGroup(const ForwardArguments& args)
+      : args_(args),
+        group_(__shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / kWarpgroup - 1, 0)) {}
+
+  __device__ __forceinline__ void Run() {
+    for (;; ++tile_) {
+      Wait(Memory().key_full[Stage()], Parity());
+      const uint32_t bits = Note().bits;
+      if ((bits & kStop) != 0) return;
+      if ((bits & kFirstTile) != 0) Begin(bits);
+      if (ClassOf(bits, group_) == kSkip) {
+        Skip(bits);
+      } else {
+        Attend(bits);
+      }
+      if ((Note().bits & kLastTile) != 0) Finish();
+    }
+  }
+
+ private:
+  __device__ __forceinline__ void Begin(uint32_t bits) {
+    if ((bits & kNoTile) == 0) {
+      Wait(Memory().query_full[group_], (bits & kQueryParity) != 0 ? 1 : 0);
+    }
+    softmax_.Reset();
+#pragma unroll
+    for (int i = 0; i < kHeadDim / 2; ++i) out_sum_[i] = 0.0f;
+  }
+
+  // A tile that is dead for these rows. The wait for V keeps a second arrival out of this phase.
+  __device__ __forceinline__ void Skip(uint32_t bits) {
+    ReleaseQuery(bits);
+    Release(Memory().key_empty[Stage()]);
+    Wait(Memory().value_full[Stage()], Parity());
+    Release(Memory().value_empty[Stage()]);
+  }
+
+  __device__ __forceinline__ void Attend(uint32_t bits) {
+    float scores[kColumns / 2];
+    ComputeScores(scores);
+    ReleaseQuery(bits);
+    Release(Memory().key_empty[Stage()]);
+    if (args_.negate) {
+#pragma unroll
+      for (int i = 0; i < kColumns / 2; ++i) scores[i] = -scores[i];
+    }
+    const uint32_t row_class = ClassOf(bits, group_);
+    if (row_class != kFull) {
+      const int32_t row = Note().row_begin + group_ * Config::kGroupRows + FragmentRow();
+      MaskScores<kHalfLines>(scores, Memory().bounds[tile_ % Shared::kNotes], row, row_class);
+    }
+    uint32_t weights[kColumns / 4];
+    softmax_.template Update<Element>(scores, weights, out_sum_, args_.scale_log2);
+    Wait(Memory().value_full[Stage()], Parity());
+    AddWeightedValues(weights);
+    Release(Memory().value_empty[Stage()]);
+  }
+
+  __device__ __forceinline__ void ComputeScores(float (&scores)[kColumns / 2]) {
+    const uint64_t query =
+        ptx::SwizzledTile(ptx::SharedAddress(Memory().query[group_]), kUnusedDistance);
+    const uint64_t key =
+        ptx::SwizzledTile(ptx::SharedAddress(Memory().key[Stage()]), kUnusedDistance);
+    ptx::WgmmaFence();
+#pragma unroll
+    for (int k = 0; k < kHeadDim / kWgmmaDepth; ++k) {
+      const int box = k / kStepsPerBox;
+      const int step = k % kStepsPerBox * kStepBytes;
+      ptx::WgmmaShared<Element, kColumns, false, false>(
+          scores,
+          ptx::Shift(query, box * Config::kGroupRows * kSwizzleBytes + step),
+          ptx::Shift(key, box * kColumns * kSwizzleBytes + step),
+          k != 0);
+    }
+    ptx::WgmmaCommit();
+    ptx::WgmmaWait<0>();
+    ptx::WgmmaPin(scores);
+  }
+
+  __device__ __forceinline__ void AddWeightedValues(const uint32_t (&weights)[kColumns / 4]) {
+    const uint64_t value =
+        ptx::SwizzledTile(ptx::SharedAddress(Memory().value[Stage()]), kColumns * kSwizzleBytes);
+    ptx::WgmmaFence();
+#pragma unroll
+    for (int k = 0; k < kColumns / kWgmmaDepth; ++k) {
+      ptx::WgmmaRegisters<Element, kHeadDim, true>(
+          out_sum_,
+          weights[4 * k],
+          weights[4 * k + 1],
+          weights[4 * k + 2],
+          weights[4 * k + 3],
+          ptx::Shift(value, k * kWgmmaDepth * kSwizzleBytes),
+          1);
+    }
+    ptx::WgmmaCommit();
+    ptx::WgmmaWait<0>();
+    ptx::WgmmaPin(out_sum_);
+  }
+
+  __device__ __forceinline__ void Finish() {
+    const TileNote note = Note();
+    const int32_t row_begin = note.row_begin + group_ * Config::kGroupRows;
+    float* lse =
+        args_.softmax_lse + (int64_t{note.batch} * args_.num_heads + note.head) * args_.seqlen_q;
+    Element* out = static_cast<Element*>(args_.out.data) + note.batch * args_.out.batch_stride +
+                   note.head * args_.out.head_stride;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int32_t row = row_begin + FragmentRow() + 8 * r;
+      const float sum = softmax_.Sum(r);
+      const float factor = sum == 0.0f ? 0.0f : 1.0f / sum;
+      const bool inside = row < args_.seqlen_q;
+      if (inside && ThreadIndex() % 4 == 0) {
+        lse[row] = sum == 0.0f ? -INFINITY : softmax_.LogSum(r, sum, args_.scale_log2);
+      }
+      StoreRow<Element, kHeadDim>(out_sum_,
+                                  r,
+                                  factor,
+                                  out + row * args_.out.row_stride,
+                                  inside ? args_.head_dim : 0);
+    }
+  }
+
+  __device__ __forceinline__ void ReleaseQuery(uint32_t bits) {
+    if ((bits & (kLastTile | kNoTile)) == kLastTile) Release(Memory().query_empty[group_]);
+  }
+
+  __device__ __forceinline__ int Stage() const { return tile_ % Config::kStages; }
+  __device__ __forceinline__ uint32_t Parity() const { return tile_ / Config::kStages % 2; }
+  __device__ __forceinline__ const TileNote& Note() const {
+    return Memory().notes[tile_ % Shared::kNotes];
+  }
+
+  // A lane of each warp says that the warp is done with what the barrier guards.
+  static __device__ __forceinline__ void Release(uint64_t& barrier) {
+    if (ThreadIndex() % kWarp == 0) Arrive(barrier);
+  }
+
+  // Not a member, which would take two registers.
+  static __device__ __forceinline__ Shared& Memory() { return SharedMemory<Config>(); }
+
+  const ForwardArguments& args_;
+  int group_;
+  uint32_t tile_ = 0;  // over all items; wraps at a multiple of the rings
+  OnlineSoftmax softmax_;
+  float out_sum_[kHeadDim / 2];
+};
+
+template <typename Config, bool kHalfLines>
+__global__ void __launch_bounds__(Config::kThreads, 1)
+    ForwardKernel(const __grid_constant__ ForwardArguments args) {
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+  ForwardShared<Config>* shared = &SharedMemory<Config>();
+  if (threadIdx.x == 0) {
+    shared->Init();
+    ptx::MbarrierInitFence();
+  }
+  __syncthreads();
+  if (threadIdx.x < kWarpgroup) {
+    ptx::LowerRegisters<Config::kLoaderRegisters>();
+    if (threadIdx.x == 0) Loader<Config>(args, shared).Run();
+    if (threadIdx.x / kWarp == 1) ListItems(args, shared);
+  } else {
+    ptx::RaiseRegisters<Config::kGroupRegisters>();
+    RowGroup<Config, kHalfLines>(args).Run();
+  }
+#endif
+}
+
+}  // namespace flashmask::sm90a

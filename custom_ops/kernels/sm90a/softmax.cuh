@@ -1,0 +1,221 @@
+#pragma once
+
+// What a warpgroup does to the 64 x N scores in its registers: masks, the online softmax, and the
+// way of 64 rows of output to memory. A thread holds rows FragmentRow() and 8 below it, of every 8
+// columns the two from 2 * (lane % 4) on; see ptx/wgmma.h.
+
+#include "kernels/sm90a/live_list.cuh"
+#include "kernels/sm90a/tile_config.h"
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+#include <type_traits>
+
+namespace flashmask::sm90a {
+
+constexpr int kWgmmaDepth = 16;     // the sum of one wgmma runs over so many
+constexpr int kSwizzleBytes = 128;  // of a row of a swizzled tile
+constexpr int kStepBytes = 32;      // kWgmmaDepth elements
+constexpr int kStepsPerBox = kSwizzleBytes / kStepBytes;
+constexpr uint32_t kUnusedDistance = 16;  // where a descriptor needs no leading one
+
+// Stands for a scale of 0: keeps -inf * scale at -inf, and is 0 for all finite scores.
+constexpr float kSmallestScale = 1e-30f;
+constexpr float kLowestMax = -1e30f;
+// A row maximum may lag this far (in powers of 2) before sums are rescaled: weights stay exact
+// enough and below what 16 bits hold.
+constexpr float kRescaleThreshold = 8.0f;
+constexpr float kLn2 = 0.69314718055994531f;
+
+// threadIdx.x, read where it is used: kept over a loop it would take a register.
+__device__ __forceinline__ int ThreadIndex() {
+  int index;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(index));
+  return index;
+}
+
+__device__ __forceinline__ int FragmentRow() {
+  const int thread = ThreadIndex();
+  return thread % kWarpgroup / kWarp * 16 + thread % kWarp / 4;
+}
+
+__device__ __forceinline__ float Exp2(float x) {
+  float result;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+  return result;
+}
+
+template <typename Element>
+__device__ __forceinline__ uint32_t PackPair(float low, float high) {
+  uint32_t pair;
+  if constexpr (std::is_same_v<Element, __nv_bfloat16>) {
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  } else {
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  }
+  return pair;
+}
+
+// Whether a row is masked, where only the intervals of `kClass` touch the rows. Half lines: the
+// lower interval reaches to the last row, the upper one starts at the first.
+template <bool kHalfLines, GroupClass kClass>
+__device__ __forceinline__ bool IsMaskedRow(const int4& column, int32_t row) {
+  const bool lower = row >= column.x && (kHalfLines || row < column.y);
+  const bool upper = row < column.w && (kHalfLines || row >= column.z);
+  if constexpr (kClass == kLower) return lower;
+  if constexpr (kClass == kUpper) return upper;
+  return lower || upper;
+}
+
+template <bool kHalfLines, GroupClass kClass, int kCount>
+__device__ __forceinline__ void MaskByClass(float (&scores)[kCount],
+                                            const int4* bounds,
+                                            int32_t row) {
+  const int4* mine = bounds + ThreadIndex() % 4 * 2;
+#pragma unroll
+  for (int n = 0; n < kCount / 4; ++n) {
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+      const int4 column = mine[8 * n + e];
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        float& score = scores[4 * n + 2 * r + e];
+        score = IsMaskedRow<kHalfLines, kClass>(column, row + 8 * r) ? -INFINITY : score;
+      }
+    }
+  }
+}
+
+// `row` is that of the thread's first scores.
+template <bool kHalfLines, int kCount>
+__device__ __forceinline__ void MaskScores(float (&scores)[kCount],
+                                           const int4* bounds,
+                                           int32_t row,
+                                           uint32_t row_class) {
+  if (row_class == kLower) {
+    MaskByClass<kHalfLines, kLower>(scores, bounds, row);
+  } else if (row_class == kUpper) {
+    MaskByClass<kHalfLines, kUpper>(scores, bounds, row);
+  } else {
+    MaskByClass<kHalfLines, kBoth>(scores, bounds, row);
+  }
+}
+
+// The running maximum and sum of a thread's two rows.
+struct OnlineSoftmax {
+  float row_max[2];
+  float row_sum[2];  // this thread's part until Sum
+
+  __device__ __forceinline__ void Reset() {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      row_max[r] = kLowestMax;
+      row_sum[r] = 0.0f;
+    }
+  }
+
+  // Turns scores into pairs of weights, and rescales `out` where a maximum has risen too far.
+  template <typename Element, int kCount, int kOut>
+  __device__ __forceinline__ void Update(const float (&scores)[kCount],
+                                         uint32_t (&weights)[kCount / 2],
+                                         float (&out)[kOut],
+                                         float scale_log2) {
+    float factor[2];
+    float offset[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      float largest = scores[2 * r];
+#pragma unroll
+      for (int n = 0; n < kCount / 4; ++n) {
+        largest = fmaxf(largest, fmaxf(scores[4 * n + 2 * r], scores[4 * n + 2 * r + 1]));
+      }
+      largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 1));
+      largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 2));
+      const bool rises = (largest - row_max[r]) * scale_log2 > kRescaleThreshold;
+      const float new_max = rises ? largest : row_max[r];
+      factor[r] = Exp2((row_max[r] - new_max) * scale_log2);
+      row_max[r] = new_max;
+      row_sum[r] *= factor[r];
+      offset[r] = -new_max * scale_log2;
+    }
+#pragma unroll
+    for (int n = 0; n < kCount / 4; ++n) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const float left = Exp2(fmaf(scores[4 * n + 2 * r], scale_log2, offset[r]));
+        const float right = Exp2(fmaf(scores[4 * n + 2 * r + 1], scale_log2, offset[r]));
+        row_sum[r] += left + right;
+        weights[2 * n + r] = PackPair<Element>(left, right);
+      }
+    }
+    // Sums are never negative. Asking makes ptxas finish them here: put off until after the next
+    // product they would keep all weights in registers, and spill.
+    const bool summed = row_sum[0] < 0.0f || row_sum[1] < 0.0f;
+    if (__any_sync(0xffffffffu, factor[0] != 1.0f || factor[1] != 1.0f || summed)) {
+#pragma unroll
+      for (int d = 0; d < kOut / 4; ++d) {
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          out[4 * d + 2 * r] *= factor[r];
+          out[4 * d + 2 * r + 1] *= factor[r];
+        }
+      }
+    }
+  }
+
+  // The sum of a whole row, of the same value in all lanes that share it.
+  __device__ __forceinline__ float Sum(int r) const {
+    float sum = row_sum[r];
+    sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+    return sum + __shfl_xor_sync(0xffffffffu, sum, 2);
+  }
+
+  __device__ __forceinline__ float LogSum(int r, float sum, float scale_log2) const {
+    return (row_max[r] * scale_log2 + log2f(sum)) * kLn2;
+  }
+};
+
+// Value i of lane j of four goes to value j of lane i.
+__device__ __forceinline__ void TransposeQuad(uint32_t (&values)[4], int lane) {
+#pragma unroll
+  for (int step = 1; step <= 2; step *= 2) {
+    const bool odd = (lane & step) != 0;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if ((i & step) != 0) continue;
+      const uint32_t sent = odd ? values[i] : values[i + step];
+      const uint32_t got = __shfl_xor_sync(0xffffffffu, sent, step);
+      values[i] = odd ? got : values[i];
+      values[i + step] = odd ? values[i + step] : got;
+    }
+  }
+}
+
+// Stores row `r` of a thread's two, times `factor`, the first `columns` elements. The four lanes
+// that share a row exchange pairs, so that each stores 8 neighbouring elements at once.
+template <typename Element, int kHeadDim>
+__device__ __forceinline__ void StoreRow(const float (&out)[kHeadDim / 2],
+                                         int r,
+                                         float factor,
+                                         Element* row,
+                                         int32_t columns) {
+  const int lane = ThreadIndex() % 4;
+#pragma unroll
+  for (int block = 0; block < kHeadDim / 32; ++block) {
+    uint32_t pairs[4];  // of columns 32 * block + 8 * i + 2 * lane
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int at = 4 * (4 * block + i) + 2 * r;
+      pairs[i] = PackPair<Element>(out[at] * factor, out[at + 1] * factor);
+    }
+    TransposeQuad(pairs, lane);
+    const int column = 32 * block + 8 * lane;
+    if (column < columns) {
+      *reinterpret_cast<uint4*>(row + column) = {pairs[0], pairs[1], pairs[2], pairs[3]};
+    }
+  }
+}
+
+}  // namespace flashmask::sm90a
