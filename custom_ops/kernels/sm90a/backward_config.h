@@ -5,6 +5,7 @@
 #include "core/params.h"
 #include "kernels/common/mask_plan.h"
 #include "kernels/common/output_dot.h"
+#include "kernels/sm90a/tile_config.h"
 
 #include <cuda.h>
 
@@ -12,8 +13,6 @@
 
 namespace flashmask::sm90a {
 
-constexpr int kWarp = 32;
-constexpr int kWarpgroup = 128;
 constexpr int kSwizzleColumns = 64;  // 16-bit columns of a swizzled block: 128 bytes
 
 template <typename Element_, int kHeadDim_>
@@ -23,14 +22,14 @@ struct BackwardConfig {
   static constexpr int kKeys = kPlanKeyBlock;
   // A thread's two scores tiles and two key sums then take 192 registers at either head dim.
   static constexpr int kRows = kHeadDim == 128 ? 64 : 128;
-  static constexpr int kGroups = 2;                    // consumer warpgroups
-  static constexpr int kGroupKeys = kKeys / kGroups;   // keys that a consumer warpgroup owns
+  static constexpr int kGroups = 2;                   // consumer warpgroups
+  static constexpr int kGroupKeys = kKeys / kGroups;  // keys that a consumer warpgroup owns
   static constexpr int kThreads = kWarpgroup * (1 + kGroups);
-  static constexpr int kQueryStages = 3;    // query of a step is read until the middle of the next
+  static constexpr int kQueryStages = 3;  // query of a step is read until the middle of the next
   static constexpr int kGradOutStages = 2;
   static constexpr int kProducerRegisters = 24;
   static constexpr int kConsumerRegisters = 240;
-  static constexpr int kGroupSums = 32;     // floats of a thread of a step's share of grad_query
+  static constexpr int kGroupSums = 32;  // floats of a thread of a step's share of grad_query
   static constexpr int kTileFloats = kRows * kHeadDim;  // of a step's share of grad_query
 
   static_assert(kHeadDim == 64 || kHeadDim == 128, "grad_query is cut for these only");
@@ -60,8 +59,8 @@ struct BackwardArguments {
   SumOrder order;
   MaskPlanView plan;
   int32_t num_items;
-  int32_t num_heads_k_total;   // over the batch
-  int32_t heads_per_section;   // key heads that are worked on together
+  int32_t num_heads_k_total;  // over the batch
+  int32_t heads_per_section;  // key heads that are worked on together
   int32_t seqlen_q;
   int32_t num_steps;           // of kRows rows
   int32_t grad_out_row_shift;  // 0, or past the last row: zeros

@@ -31,13 +31,14 @@ __device__ __forceinline__ float Exp2(float x) {
   return result;
 }
 
-__device__ __forceinline__ void StoreSharedQuad(uint32_t shared, float a, float b, float c, float d) {
-  asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};\n" ::"r"(shared),
-               "f"(a),
-               "f"(b),
-               "f"(c),
-               "f"(d)
-               : "memory");
+__device__ __forceinline__ void StoreSharedQuad(uint32_t shared,
+                                                float a,
+                                                float b,
+                                                float c,
+                                                float d) {
+  asm volatile(
+      "st.shared.v4.f32 [%0], {%1, %2, %3, %4};\n" ::"r"(shared), "f"(a), "f"(b), "f"(c), "f"(d)
+      : "memory");
 }
 
 __device__ __forceinline__ int32_t LoadAcquire(const int32_t* from) {

@@ -1,0 +1,388 @@
+#pragma once
+
+// The two warpgroups of the sm90a backward that compute; see backward.cuh for the order of a step.
+
+#include "kernels/ptx/cp_async.h"
+#include "kernels/ptx/mbarrier.h"
+#include "kernels/ptx/stmatrix.h"
+#include "kernels/ptx/tma.h"
+#include "kernels/ptx/warpgroup.h"
+#include "kernels/ptx/wgmma.h"
+#include "kernels/sm90a/backward_config.h"
+#include "kernels/sm90a/backward_mask.cuh"
+#include "kernels/sm90a/backward_math.cuh"
+#include "kernels/sm90a/backward_shared.cuh"
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+namespace flashmask::sm90a {
+
+// Warpgroups 1 and 2.
+template <typename Config>
+class BackwardConsumer {
+ public:
+  using Element = typename Config::Element;
+  using Shared = BackwardShared<Config>;
+  static constexpr int kRows = Config::kRows;
+  static constexpr int kHeadDim = Config::kHeadDim;
+  static constexpr int kScores = kRows / 2;      // floats of a thread of 64 keys by kRows
+  static constexpr int kKeySums = kHeadDim / 2;  // and by kHeadDim
+
+  __device__ __forceinline__ BackwardConsumer(const BackwardArguments& args,
+                                              Shared* shared,
+                                              int group)
+      : args_(args),
+        shared_(shared),
+        group_(group),
+        thread_(static_cast<int>(threadIdx.x) % kWarpgroup) {}
+
+  __device__ __forceinline__ void Run() {
+    for (uint32_t count = 0;; ++count) {
+      ptx::MbarrierWait(ptx::SharedAddress(&shared_->key_full), count % 2);
+      if (shared_->items[count % 2].key_begin == kNoMoreItems) break;
+      RunItem(count % 2);
+    }
+    Post(JobKind::kExit, 0, 0);
+  }
+
+ private:
+  static constexpr int kDepth = 16;  // elements of a product's inner axis
+  static constexpr uint32_t kDepthBytes = kDepth * 2;
+  static constexpr uint32_t kLineBytes = 128;  // of a row of a swizzled block
+  static constexpr int kDepthsPerLine = kSwizzleColumns / kDepth;
+  static constexpr uint32_t kRowBlock = kRows * kLineBytes;
+  static constexpr uint32_t kKeyBlock = Config::kKeys * kLineBytes;
+  static constexpr uint32_t kGroupBlock = Config::kGroupKeys * kLineBytes;
+  static constexpr uint32_t kDepthRows = kDepth * kLineBytes;
+
+  __device__ __forceinline__ int Lane() const { return thread_ % kWarp; }
+
+  // Shared address of the same tile of this group's keys, or of another stage.
+  __device__ __forceinline__ uint32_t Query(int stage) const {
+    return ptx::SharedAddress(shared_->query) + stage * (kRows * kHeadDim * 2);
+  }
+  __device__ __forceinline__ uint32_t GradOut(int stage) const {
+    return ptx::SharedAddress(shared_->grad_out) + stage * (kRows * kHeadDim * 2);
+  }
+  __device__ __forceinline__ uint32_t GradScores(int slot) const {
+    return ptx::SharedAddress(shared_->grad_scores) + slot * (Config::kKeys * kRows * 2);
+  }
+
+  __device__ __forceinline__ void Arrive(const uint64_t& barrier) const {
+    if (Lane() == 0) ptx::MbarrierArrive(ptx::SharedAddress(&barrier));
+  }
+
+  // result = keys (64 x kHeadDim) rows^T
+  __device__ __forceinline__ void MultiplyByRows(const Element* keys,
+                                                 uint32_t rows,
+                                                 float (&result)[kScores]) const {
+    const uint32_t left = ptx::SharedAddress(keys) + group_ * kGroupBlock;
+#pragma unroll
+    for (int k = 0; k < kHeadDim / kDepth; ++k) {
+      const uint32_t block = k / kDepthsPerLine;
+      const uint32_t in_line = k % kDepthsPerLine * kDepthBytes;
+      ptx::WgmmaShared<Element, kRows, false, false>(
+          result,
+          ptx::SwizzledTile(left + block * kKeyBlock + in_line, kDepthBytes / 2),
+          ptx::SwizzledTile(rows + block * kRowBlock + in_line, kDepthBytes / 2),
+          k != 0);
+    }
+  }
+
+  // sums += cells^T rows: `cells` as registers hold 64 keys by kRows, `rows` kRows x kHeadDim.
+  __device__ __forceinline__ void AddProduct(const uint32_t (&cells)[kScores / 2],
+                                             uint32_t rows,
+                                             bool keep,
+                                             float (&sums)[kKeySums]) const {
+#pragma unroll
+    for (int k = 0; k < kRows / kDepth; ++k) {
+      ptx::WgmmaRegisters<Element, kHeadDim, true>(
+          sums,
+          cells[4 * k],
+          cells[4 * k + 1],
+          cells[4 * k + 2],
+          cells[4 * k + 3],
+          ptx::SwizzledTile(rows + k * kDepthRows, kRowBlock),
+          k != 0 || keep);
+    }
+  }
+
+  // The same with dS of this group's keys in shared memory.
+  __device__ __forceinline__ void AddGradKey(int slot,
+                                             uint32_t rows,
+                                             bool keep,
+                                             float (&sums)[kKeySums]) const {
+    const uint32_t left = GradScores(slot) + group_ * kGroupBlock;
+#pragma unroll
+    for (int k = 0; k < kRows / kDepth; ++k) {
+      ptx::WgmmaShared<Element, kHeadDim, false, true>(
+          sums,
+          ptx::SwizzledTile(
+              left + k / kDepthsPerLine * kKeyBlock + k % kDepthsPerLine * kDepthBytes,
+              kDepthBytes / 2),
+          ptx::SwizzledTile(rows + k * kDepthRows, kRowBlock),
+          k != 0 || keep);
+    }
+  }
+
+  // This group's part of dS K: at head dim 128 half of the columns, at 64 half of the rows.
+  __device__ __forceinline__ void MultiplyByKeys(int slot, float (&result)[32]) const {
+    constexpr bool kHalfColumns = kHeadDim == 128;
+    const uint32_t left = GradScores(slot) + (kHalfColumns ? 0 : group_ * kKeyBlock);
+    const uint32_t right =
+        ptx::SharedAddress(shared_->key) + (kHalfColumns ? group_ * kKeyBlock : 0);
+#pragma unroll
+    for (int k = 0; k < Config::kKeys / kDepth; ++k) {
+      ptx::WgmmaShared<Element, kSwizzleColumns, true, true>(
+          result,
+          ptx::SwizzledTile(left + k * kDepthRows, kKeyBlock),
+          ptx::SwizzledTile(right + k * kDepthRows, kKeyBlock),
+          k != 0);
+    }
+  }
+
+  // Gives registers a value of no interest, at no cost: a product that starts anew still names them
+  // as inputs.
+  template <int kCount>
+  static __device__ __forceinline__ void Define(float (&values)[kCount]) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) asm volatile("" : "=f"(values[i]));
+  }
+
+  // grad_value += weights^T grad_out, and once both groups stored dS the share of grad_query; two
+  // groups of products that are not waited for.
+  __device__ __forceinline__ void AddWeighted(const uint32_t (&weights)[kScores / 2],
+                                              int grad_out_stage,
+                                              int slot,
+                                              bool keep,
+                                              float (&grad_value)[kKeySums],
+                                              float (&grad_query)[Config::kGroupSums]) const {
+    ptx::WgmmaFence();
+    AddProduct(weights, GradOut(grad_out_stage), keep, grad_value);
+    ptx::WgmmaCommit();
+    ptx::NamedBarrierSync(kGradScoresStored, Config::kGroups * kWarpgroup);
+    MultiplyByKeys(slot, grad_query);
+    ptx::WgmmaCommit();
+  }
+
+  __device__ __forceinline__ void RunItem(uint32_t parity) {
+    float grad_key[kKeySums];
+    float grad_value[kKeySums];
+    float scores[kScores];
+    float grads[kScores];
+    float grad_query[Config::kGroupSums];
+    uint32_t weights[kScores / 2];
+    Define(grad_key);
+    Define(grad_value);
+    Define(scores);
+    Define(grad_query);
+    ptx::MbarrierWait(ptx::SharedAddress(&shared_->query_full[query_.stage]), query_.parity);
+    ptx::WgmmaFence();
+    MultiplyByRows(shared_->key, Query(query_.stage), scores);
+    ptx::WgmmaCommit();
+    ptx::WgmmaWait<0>();
+    ptx::WgmmaPin(scores);
+    bool first = true;
+    int before = 0;  // query stage of the step before
+    int slot = 0;
+    while (true) {
+      const int query_stage = query_.stage;
+      const int grad_out_stage = grad_out_.stage;
+      const uint32_t flags = shared_->steps[query_stage].flags;
+      const bool last = (flags & kLastStep) != 0;
+      ptx::MbarrierWait(ptx::SharedAddress(&shared_->grad_out_full[grad_out_stage]),
+                        grad_out_.parity);
+      if (first) ptx::MbarrierWait(ptx::SharedAddress(&shared_->value_full), parity);
+      ptx::WgmmaFence();
+      MultiplyByRows(shared_->value, GradOut(grad_out_stage), grads);
+      ptx::WgmmaCommit();
+      ptx::WgmmaFence();
+      // In the first step this yields nothing of use, which the next step's sum then replaces.
+      AddGradKey(slot ^ 1, Query(first ? query_stage : before), keep_key_, grad_key);
+      ptx::WgmmaCommit();
+      keep_key_ = !first;
+
+      ExponentiateScores(query_stage, (flags & kPartialStep) != 0, scores);
+      ptx::WgmmaWait<1>();
+      ptx::WgmmaPin(grads);
+      if (last) Arrive(shared_->value_empty);
+      FormGradScores(grad_out_stage, slot, scores, grads, weights);
+      ptx::FenceProxyAsync();
+      ptx::WgmmaWait<0>();
+      ptx::WgmmaPin(grad_key);
+      if (!first) Arrive(shared_->query_empty[before]);
+
+      before = query_stage;
+      query_.Advance();
+      if (last) break;
+      ptx::MbarrierWait(ptx::SharedAddress(&shared_->query_full[query_.stage]), query_.parity);
+      AddWeighted(weights, grad_out_stage, slot, !first, grad_value, grad_query);
+      MultiplyByRows(shared_->key, Query(query_.stage), scores);
+      ptx::WgmmaCommit();
+      ptx::WgmmaWait<1>();
+      ptx::WgmmaPin(grad_value);
+      ptx::WgmmaPin(grad_query);
+      Arrive(shared_->grad_out_empty[grad_out_stage]);
+      grad_out_.Advance();
+      StageGradQuery(grad_query);
+      Post(JobKind::kAddGradQuery, before, parity);
+      ptx::WgmmaWait<0>();
+      ptx::WgmmaPin(scores);
+      first = false;
+      slot ^= 1;
+    }
+
+    AddWeighted(weights, grad_out_.stage, slot, !first, grad_value, grad_query);
+    AddGradKey(slot, Query(before), keep_key_, grad_key);
+    ptx::WgmmaCommit();
+    keep_key_ = false;
+    ptx::WgmmaWait<1>();
+    ptx::WgmmaPin(grad_value);
+    ptx::WgmmaPin(grad_query);
+    Arrive(shared_->key_empty);
+    Arrive(shared_->grad_out_empty[grad_out_.stage]);
+    grad_out_.Advance();
+    StageGradQuery(grad_query);
+    Post(JobKind::kAddGradQuery, before, parity);
+    StageKeySums(grad_value, 1.0f);
+    Post(JobKind::kStoreGradValue, before, parity);
+    ptx::WgmmaWait<0>();
+    ptx::WgmmaPin(grad_key);
+    Arrive(shared_->query_empty[before]);
+    StageKeySums(grad_key, args_.softmax_scale);
+    Post(JobKind::kStoreGradKey, before, parity);
+  }
+
+  // Scores to weights, masked ones to 0. The branch also keeps the wait behind it from being moved
+  // before the exponentials.
+  __device__ __forceinline__ void ExponentiateScores(int stage,
+                                                     bool partial,
+                                                     float (&scores)[kScores]) const {
+    const int pair = Lane() % 4 * 2;
+    const float* terms = shared_->lse_log2[stage] + pair;
+    const float scale = args_.scale_log2;
+    const auto exponentiate = [&](int j) {
+      const float2 lse = *reinterpret_cast<const float2*>(terms + 8 * j);
+      scores[4 * j] = Exp2(fmaf(scores[4 * j], scale, -lse.x));
+      scores[4 * j + 1] = Exp2(fmaf(scores[4 * j + 1], scale, -lse.y));
+      scores[4 * j + 2] = Exp2(fmaf(scores[4 * j + 2], scale, -lse.x));
+      scores[4 * j + 3] = Exp2(fmaf(scores[4 * j + 3], scale, -lse.y));
+    };
+    if (partial) {
+      const int key = group_ * Config::kGroupKeys + thread_ / kWarp * 16 + Lane() / 4;
+      const int32_t row = shared_->steps[stage].row_begin;
+      const uint32_t masked = MaskedRows<kRows>(shared_->bounds[stage][key], row, pair);
+      const uint32_t masked_8 = MaskedRows<kRows>(shared_->bounds[stage][key + 8], row, pair);
+#pragma unroll
+      for (int j = 0; j < kRows / 8; ++j) {
+        exponentiate(j);
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          const uint32_t bit = 1u << (2 * j + e);
+          if ((masked & bit) != 0) scores[4 * j + e] = 0.0f;
+          if ((masked_8 & bit) != 0) scores[4 * j + 2 + e] = 0.0f;
+        }
+      }
+    } else {
+#pragma unroll
+      for (int j = 0; j < kRows / 8; ++j) exponentiate(j);
+    }
+  }
+
+  // Rounds the weights to operands, and stores the gradients of the scores.
+  __device__ __forceinline__ void FormGradScores(int stage,
+                                                 int slot,
+                                                 const float (&scores)[kScores],
+                                                 const float (&grads)[kScores],
+                                                 uint32_t (&weights)[kScores / 2]) const {
+    const float* terms = shared_->delta[stage] + Lane() % 4 * 2;
+    const int row = Lane() % 16;
+    const uint32_t to =
+        GradScores(slot) + group_ * kGroupBlock + (thread_ / kWarp * 16 + row) * kLineBytes;
+#pragma unroll
+    for (int i = 0; i < kRows / kDepth; ++i) {
+      uint32_t cells[4];
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int j = 2 * i + half;
+        const float2 delta = *reinterpret_cast<const float2*>(terms + 8 * j);
+        const float* p = scores + 4 * j;
+        const float* d = grads + 4 * j;
+        weights[2 * j] = Pack<Element>(p[0], p[1]);
+        weights[2 * j + 1] = Pack<Element>(p[2], p[3]);
+        cells[2 * half] = Pack<Element>(p[0] * (d[0] - delta.x), p[1] * (d[1] - delta.y));
+        cells[2 * half + 1] = Pack<Element>(p[2] * (d[2] - delta.x), p[3] * (d[3] - delta.y));
+      }
+      const int chunk = 2 * i % 8 + Lane() / 16;
+      ptx::StMatrixX4(to + 2 * i / 8 * kKeyBlock + ((chunk ^ row % 8) * 16),
+                      cells[0],
+                      cells[1],
+                      cells[2],
+                      cells[3]);
+    }
+  }
+
+  __device__ __forceinline__ uint32_t WaitForStaging() const {
+    ptx::NamedBarrierSync(kStagingFree + group_, kStagingThreads);
+    return ptx::SharedAddress(shared_->staging[group_]);
+  }
+
+  __device__ __forceinline__ void StageGradQuery(const float (&sums)[32]) const {
+    constexpr uint32_t kQuadBytes = 4 * sizeof(float);
+    const uint32_t to = WaitForStaging() + thread_ * kQuadBytes;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      StoreSharedQuad(to + i * (kWarpgroup * kQuadBytes),
+                      sums[4 * i],
+                      sums[4 * i + 1],
+                      sums[4 * i + 2],
+                      sums[4 * i + 3]);
+    }
+    ptx::FenceProxyAsync();
+  }
+
+  __device__ __forceinline__ void StageKeySums(const float (&sums)[kKeySums], float factor) const {
+    const int row = Lane() % 16;
+    const uint32_t to = WaitForStaging() + (thread_ / kWarp * 16 + row) * kLineBytes;
+#pragma unroll
+    for (int i = 0; i < kHeadDim / kDepth; ++i) {
+      uint32_t cells[4];
+#pragma unroll
+      for (int c = 0; c < 4; ++c) {
+        cells[c] = Pack<Element>(sums[8 * i + 2 * c] * factor, sums[8 * i + 2 * c + 1] * factor);
+      }
+      const int chunk = 2 * i % 8 + Lane() / 16;
+      ptx::StMatrixX4(to + 2 * i / 8 * kGroupBlock + ((chunk ^ row % 8) * 16),
+                      cells[0],
+                      cells[1],
+                      cells[2],
+                      cells[3]);
+    }
+    ptx::FenceProxyAsync();
+  }
+
+  // Hands the staging to the reducer; `stage` is the query stage of the step.
+  __device__ __forceinline__ void Post(JobKind kind, int stage, uint32_t item_parity) const {
+    if (kind == JobKind::kExit) WaitForStaging();
+    if (thread_ == 0) {
+      Job& job = shared_->jobs[group_];
+      job.kind = kind;
+      job.step = shared_->steps[stage];
+      job.item = shared_->items[item_parity];
+    }
+    __syncwarp();
+    ptx::NamedBarrierArrive(kStagingFull + group_, kStagingThreads);
+  }
+
+  const BackwardArguments& args_;
+  Shared* shared_;
+  int group_;
+  int thread_;
+  bool keep_key_ = false;
+  RingPlace<Config::kQueryStages> query_;
+  RingPlace<Config::kGradOutStages> grad_out_;
+};
+
+}  // namespace flashmask::sm90a
