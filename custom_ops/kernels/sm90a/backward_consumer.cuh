@@ -44,18 +44,19 @@ class BackwardConsumer {
       if (shared_->items[count % 2].key_begin == kNoMoreItems) break;
       RunItem(count % 2);
     }
-    Post(JobKind::kExit, 0, 0);
+    Post(JobKind::kExit, 0);
   }
 
  private:
-  static constexpr int kDepth = 16;  // elements of a product's inner axis
-  static constexpr uint32_t kDepthBytes = kDepth * 2;
-  static constexpr uint32_t kLineBytes = 128;  // of a row of a swizzled block
+  static constexpr uint32_t kUnused = 16;  // where a descriptor needs no leading distance
+  static constexpr int kDepth = 16;        // elements of a product's inner axis
+  static constexpr int kDepthBytes = kDepth * 2;
+  static constexpr int kLineBytes = 128;  // of a row of a swizzled block
   static constexpr int kDepthsPerLine = kSwizzleColumns / kDepth;
-  static constexpr uint32_t kRowBlock = kRows * kLineBytes;
-  static constexpr uint32_t kKeyBlock = Config::kKeys * kLineBytes;
-  static constexpr uint32_t kGroupBlock = Config::kGroupKeys * kLineBytes;
-  static constexpr uint32_t kDepthRows = kDepth * kLineBytes;
+  static constexpr int kRowBlock = kRows * kLineBytes;
+  static constexpr int kKeyBlock = Config::kKeys * kLineBytes;
+  static constexpr int kGroupBlock = Config::kGroupKeys * kLineBytes;
+  static constexpr int kDepthRows = kDepth * kLineBytes;
 
   __device__ __forceinline__ int Lane() const { return thread_ % kWarp; }
 
@@ -78,16 +79,17 @@ class BackwardConsumer {
   __device__ __forceinline__ void MultiplyByRows(const Element* keys,
                                                  uint32_t rows,
                                                  float (&result)[kScores]) const {
-    const uint32_t left = ptx::SharedAddress(keys) + group_ * kGroupBlock;
+    const uint64_t left =
+        ptx::SwizzledTile(ptx::SharedAddress(keys) + group_ * kGroupBlock, kUnused);
+    const uint64_t right = ptx::SwizzledTile(rows, kUnused);
 #pragma unroll
     for (int k = 0; k < kHeadDim / kDepth; ++k) {
-      const uint32_t block = k / kDepthsPerLine;
-      const uint32_t in_line = k % kDepthsPerLine * kDepthBytes;
-      ptx::WgmmaShared<Element, kRows, false, false>(
-          result,
-          ptx::SwizzledTile(left + block * kKeyBlock + in_line, kDepthBytes / 2),
-          ptx::SwizzledTile(rows + block * kRowBlock + in_line, kDepthBytes / 2),
-          k != 0);
+      const int block = k / kDepthsPerLine;
+      const int in_line = k % kDepthsPerLine * kDepthBytes;
+      ptx::WgmmaShared<Element, kRows, false, false>(result,
+                                                     ptx::Shift(left, block * kKeyBlock + in_line),
+                                                     ptx::Shift(right, block * kRowBlock + in_line),
+                                                     k != 0);
     }
   }
 
@@ -96,16 +98,16 @@ class BackwardConsumer {
                                              uint32_t rows,
                                              bool keep,
                                              float (&sums)[kKeySums]) const {
+    const uint64_t right = ptx::SwizzledTile(rows, kRowBlock);
 #pragma unroll
     for (int k = 0; k < kRows / kDepth; ++k) {
-      ptx::WgmmaRegisters<Element, kHeadDim, true>(
-          sums,
-          cells[4 * k],
-          cells[4 * k + 1],
-          cells[4 * k + 2],
-          cells[4 * k + 3],
-          ptx::SwizzledTile(rows + k * kDepthRows, kRowBlock),
-          k != 0 || keep);
+      ptx::WgmmaRegisters<Element, kHeadDim, true>(sums,
+                                                   cells[4 * k],
+                                                   cells[4 * k + 1],
+                                                   cells[4 * k + 2],
+                                                   cells[4 * k + 3],
+                                                   ptx::Shift(right, k * kDepthRows),
+                                                   k != 0 || keep);
     }
   }
 
@@ -114,15 +116,16 @@ class BackwardConsumer {
                                              uint32_t rows,
                                              bool keep,
                                              float (&sums)[kKeySums]) const {
-    const uint32_t left = GradScores(slot) + group_ * kGroupBlock;
+    const uint64_t left = ptx::SwizzledTile(GradScores(slot) + group_ * kGroupBlock, kUnused);
+    const uint64_t right = ptx::SwizzledTile(rows, kRowBlock);
 #pragma unroll
     for (int k = 0; k < kRows / kDepth; ++k) {
+      const int block = k / kDepthsPerLine;
+      const int in_line = k % kDepthsPerLine * kDepthBytes;
       ptx::WgmmaShared<Element, kHeadDim, false, true>(
           sums,
-          ptx::SwizzledTile(
-              left + k / kDepthsPerLine * kKeyBlock + k % kDepthsPerLine * kDepthBytes,
-              kDepthBytes / 2),
-          ptx::SwizzledTile(rows + k * kDepthRows, kRowBlock),
+          ptx::Shift(left, block * kKeyBlock + in_line),
+          ptx::Shift(right, k * kDepthRows),
           k != 0 || keep);
     }
   }
@@ -130,16 +133,17 @@ class BackwardConsumer {
   // This group's part of dS K: at head dim 128 half of the columns, at 64 half of the rows.
   __device__ __forceinline__ void MultiplyByKeys(int slot, float (&result)[32]) const {
     constexpr bool kHalfColumns = kHeadDim == 128;
-    const uint32_t left = GradScores(slot) + (kHalfColumns ? 0 : group_ * kKeyBlock);
-    const uint32_t right =
-        ptx::SharedAddress(shared_->key) + (kHalfColumns ? group_ * kKeyBlock : 0);
+    const uint64_t left =
+        ptx::SwizzledTile(GradScores(slot) + (kHalfColumns ? 0 : group_ * kKeyBlock), kUnused);
+    const uint64_t right = ptx::SwizzledTile(
+        ptx::SharedAddress(shared_->key) + (kHalfColumns ? group_ * kKeyBlock : 0),
+        kUnused);
 #pragma unroll
     for (int k = 0; k < Config::kKeys / kDepth; ++k) {
-      ptx::WgmmaShared<Element, kSwizzleColumns, true, true>(
-          result,
-          ptx::SwizzledTile(left + k * kDepthRows, kKeyBlock),
-          ptx::SwizzledTile(right + k * kDepthRows, kKeyBlock),
-          k != 0);
+      ptx::WgmmaShared<Element, kSwizzleColumns, true, true>(result,
+                                                             ptx::Shift(left, k * kDepthRows),
+                                                             ptx::Shift(right, k * kDepthRows),
+                                                             k != 0);
     }
   }
 
@@ -162,6 +166,7 @@ class BackwardConsumer {
     ptx::WgmmaFence();
     AddProduct(weights, GradOut(grad_out_stage), keep, grad_value);
     ptx::WgmmaCommit();
+    ptx::FenceProxyAsync();
     ptx::NamedBarrierSync(kGradScoresStored, Config::kGroups * kWarpgroup);
     MultiplyByKeys(slot, grad_query);
     ptx::WgmmaCommit();
@@ -205,11 +210,12 @@ class BackwardConsumer {
       keep_key_ = !first;
 
       ExponentiateScores(query_stage, (flags & kPartialStep) != 0, scores);
+      // Only now, as the fence waits for the stores to shared memory.
+      if (!first) Post(JobKind::kAddGradQuery, before);
       ptx::WgmmaWait<1>();
       ptx::WgmmaPin(grads);
       if (last) Arrive(shared_->value_empty);
       FormGradScores(grad_out_stage, slot, scores, grads, weights);
-      ptx::FenceProxyAsync();
       ptx::WgmmaWait<0>();
       ptx::WgmmaPin(grad_key);
       if (!first) Arrive(shared_->query_empty[before]);
@@ -227,7 +233,6 @@ class BackwardConsumer {
       Arrive(shared_->grad_out_empty[grad_out_stage]);
       grad_out_.Advance();
       StageGradQuery(grad_query);
-      Post(JobKind::kAddGradQuery, before, parity);
       ptx::WgmmaWait<0>();
       ptx::WgmmaPin(scores);
       first = false;
@@ -245,14 +250,14 @@ class BackwardConsumer {
     Arrive(shared_->grad_out_empty[grad_out_.stage]);
     grad_out_.Advance();
     StageGradQuery(grad_query);
-    Post(JobKind::kAddGradQuery, before, parity);
+    Post(JobKind::kAddGradQuery, before);
     StageKeySums(grad_value, 1.0f);
-    Post(JobKind::kStoreGradValue, before, parity);
+    Post(JobKind::kStoreGradValue, before);
     ptx::WgmmaWait<0>();
     ptx::WgmmaPin(grad_key);
     Arrive(shared_->query_empty[before]);
     StageKeySums(grad_key, args_.softmax_scale);
-    Post(JobKind::kStoreGradKey, before, parity);
+    Post(JobKind::kStoreGradKey, before);
   }
 
   // Scores to weights, masked ones to 0. The branch also keeps the wait behind it from being moved
@@ -340,7 +345,6 @@ class BackwardConsumer {
                       sums[4 * i + 2],
                       sums[4 * i + 3]);
     }
-    ptx::FenceProxyAsync();
   }
 
   __device__ __forceinline__ void StageKeySums(const float (&sums)[kKeySums], float factor) const {
@@ -360,17 +364,15 @@ class BackwardConsumer {
                       cells[2],
                       cells[3]);
     }
-    ptx::FenceProxyAsync();
   }
 
   // Hands the staging to the reducer; `stage` is the query stage of the step.
-  __device__ __forceinline__ void Post(JobKind kind, int stage, uint32_t item_parity) const {
+  __device__ __forceinline__ void Post(JobKind kind, int stage) const {
     if (kind == JobKind::kExit) WaitForStaging();
+    ptx::FenceProxyAsync();
     if (thread_ == 0) {
-      Job& job = shared_->jobs[group_];
-      job.kind = kind;
-      job.step = shared_->steps[stage];
-      job.item = shared_->items[item_parity];
+      const StepInfo step = shared_->steps[stage];
+      shared_->jobs[group_] = {step.tile, kind, step.mask_step, step.flags};
     }
     __syncwarp();
     ptx::NamedBarrierArrive(kStagingFull + group_, kStagingThreads);

@@ -3,8 +3,8 @@
 // From the params of a call to the launches of the sm90a backward.
 //
 // Workspace: the plan; lse and delta of every row and head; for ordered sums a bit per step of rows
-// and key block of a mask; then, zeroed together, the counter of items, the ordered sums' places
-// and the float buffer of grad_query, rows padded to whole steps.
+// and key block of a mask; then, zeroed together, the counter of items and the ordered sums'
+// places; then the float buffer of grad_query, rows padded to whole steps.
 
 #include "core/params.h"
 #include "core/status.h"
@@ -69,9 +69,9 @@ BackwardScratch LayOutBackward(const BackwardParams& params, void* workspace) {
   if (params.deterministic) {
     scratch.last_added = static_cast<int32_t*>(take(heads * scratch.num_steps * Config::kGroups));
   }
+  scratch.zeroed_bytes = used - zeroed_from;
   scratch.grad_query_sum =
       static_cast<float*>(take(heads * scratch.num_steps * Config::kTileFloats));
-  scratch.zeroed_bytes = used - zeroed_from;
   scratch.total_bytes = used;
   return scratch;
 }
@@ -152,8 +152,10 @@ Status LaunchBackwardKernel(const BackwardParams& params,
   const Status built =
       BuildMaskPlan(params.sizes, params.mask, args->plan, PlanOrders::kKeyBlocks, stream);
   if (!built.ok()) return built;
-  const Status terms = ComputeRowTerms(params, scratch.terms, stream);
-  if (!terms.ok()) return terms;
+  const RowInputs inputs{params.out, params.grad_out, params.softmax_lse, params.grad_softmax_lse};
+  const int64_t tiles = params.sizes.batch * params.sizes.num_heads * scratch.num_steps;
+  PrepareRows<Config><<<static_cast<unsigned>(tiles), kSmallThreads, 0, stream>>>(*args, inputs);
+  FLASHMASK_RETURN_IF_CUDA_FAILS(cudaGetLastError());
   if (params.deterministic) {
     const int64_t words = int64_t{args->plan.num_masks} * scratch.num_steps * scratch.words;
     ListLiveBlocks<Config::kRows>

@@ -24,6 +24,19 @@ __device__ __forceinline__ uint32_t Pack<__half>(float low, float high) {
   return *reinterpret_cast<const uint32_t*>(&pair);
 }
 
+template <typename Element>
+__device__ __forceinline__ float2 Unpack(uint32_t pair);
+
+template <>
+__device__ __forceinline__ float2 Unpack<__nv_bfloat16>(uint32_t pair) {
+  return __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(&pair));
+}
+
+template <>
+__device__ __forceinline__ float2 Unpack<__half>(uint32_t pair) {
+  return __half22float2(*reinterpret_cast<const __half2*>(&pair));
+}
+
 // 2^x; 0 below 2^-126. PTX ISA 8.x, section 9.7.3.21.
 __device__ __forceinline__ float Exp2(float x) {
   float result;

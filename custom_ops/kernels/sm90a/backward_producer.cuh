@@ -296,13 +296,15 @@ class BackwardReducer {
       ptx::NamedBarrierArrive(kStagingFree + group_, kStagingThreads);
       ptx::NamedBarrierSync(kStagingFull + group_, kStagingThreads);
       const Job& job = shared_->jobs[group_];
+      const ItemInfo& item = shared_->items[item_parity_];
       if (job.kind == JobKind::kExit) break;
       if (job.kind != JobKind::kAddGradQuery) {
-        if (lane_ == 0) StoreKeys(job);
+        if (lane_ == 0) StoreKeys(job.kind, item);
+        if (job.kind == JobKind::kStoreGradKey) item_parity_ ^= 1;  // the item's last job
       } else if (args_.order.live_blocks == nullptr) {
-        if (lane_ == 0) AddGradQuery(job.step.tile);
+        if (lane_ == 0) AddGradQuery(job.tile);
       } else {
-        AddInOrder(job);
+        AddInOrder(job, item.key_begin / Config::kKeys);
       }
       __syncwarp();
     }
@@ -321,17 +323,15 @@ class BackwardReducer {
   }
 
   // Adds after the live key block before this one, and tells the next.
-  __device__ __forceinline__ void AddInOrder(const Job& job) {
-    if ((job.step.flags & kDeadStep) != 0) return;
-    const int32_t block = job.item.key_begin / Config::kKeys;
-    const int32_t before = LiveBlockBefore(job.step.mask_step, block);
+  __device__ __forceinline__ void AddInOrder(const Job& job, int32_t block) {
+    if ((job.flags & kDeadStep) != 0) return;
+    const int32_t before = LiveBlockBefore(job.mask_step, block);
     if (lane_ != 0) return;
-    int32_t* last_added =
-        args_.order.last_added + int64_t{job.step.tile} * Config::kGroups + group_;
+    int32_t* last_added = args_.order.last_added + int64_t{job.tile} * Config::kGroups + group_;
     while (LoadAcquire(last_added) != before + 1) {
     }
     FenceProxyGlobal();
-    AddGradQuery(job.step.tile);
+    AddGradQuery(job.tile);
     ptx::BulkWait<0>();
     FenceProxyGlobal();
     StoreRelease(last_added, block + 1);
@@ -355,18 +355,17 @@ class BackwardReducer {
     return -1;
   }
 
-  __device__ __forceinline__ void StoreKeys(const Job& job) {
-    const CUtensorMap* map =
-        job.kind == JobKind::kStoreGradKey ? &args_.grad_key : &args_.grad_value;
+  __device__ __forceinline__ void StoreKeys(JobKind kind, const ItemInfo& item) {
+    const CUtensorMap* map = kind == JobKind::kStoreGradKey ? &args_.grad_key : &args_.grad_value;
     constexpr uint32_t kBoxBytes = Config::kGroupKeys * kSwizzleColumns * 2;
 #pragma unroll
     for (int box = 0; box < Config::kHeadDim / kSwizzleColumns; ++box) {
       ptx::TmaStore4d(map,
                       staging_ + box * kBoxBytes,
                       box * kSwizzleColumns,
-                      job.item.head_k,
-                      job.item.key_begin + group_ * Config::kGroupKeys,
-                      job.item.batch);
+                      item.head_k,
+                      item.key_begin + group_ * Config::kGroupKeys,
+                      item.batch);
     }
     ptx::BulkCommit();
     ptx::BulkWaitRead<0>();
@@ -377,6 +376,7 @@ class BackwardReducer {
   int group_;
   int lane_;
   uint32_t staging_;
+  uint32_t item_parity_ = 0;
 };
 
 }  // namespace flashmask::sm90a

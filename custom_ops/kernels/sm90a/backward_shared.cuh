@@ -10,7 +10,7 @@
 namespace flashmask::sm90a {
 
 // Where a step's share of grad_query goes, and what kind of step it is.
-struct StepInfo {
+struct alignas(16) StepInfo {
   int32_t tile;  // of grad_query_sum
   int32_t row_begin;
   int32_t mask_step;  // row of SumOrder::live_blocks
@@ -44,10 +44,11 @@ constexpr int kListEntries = 4;
 enum class JobKind : int32_t { kAddGradQuery, kStoreGradKey, kStoreGradValue, kExit };
 
 // What a reducer warp is to do with a group's staging.
-struct Job {
+struct alignas(16) Job {
+  int32_t tile;
   JobKind kind;
-  StepInfo step;
-  ItemInfo item;
+  int32_t mask_step;
+  uint32_t flags;
 };
 
 template <typename Config>
