@@ -3,6 +3,8 @@
 The only module that touches the library. Environment, read when the library is loaded:
     FLASHMASK_CPU_ISA: instruction set of the CPU kernel: auto (default), portable, avx2,
         avx512, avx512_bf16.
+    FLASHMASK_GPU_KERNELS: the only GPU kernels that may be used, by name (see `kernels()`); auto
+        (default): the newest that the device runs.
     FLASHMASK_DETERMINISTIC: 1: gradients have the same bits in every run, or raise (on a GPU, where
         such a backward is not there yet); 0 (default): gradients on a GPU need not. Paddle's own
         FLAGS_cudnn_deterministic asks for the same.
@@ -14,6 +16,7 @@ import ctypes
 import json
 import os
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +30,10 @@ with warnings.catch_warnings():
 
 OP_NAME = "paddle_flashmask_attention"
 FOLDER = Path(__file__).resolve().parent
+CHOICES = {
+    "FLASHMASK_CPU_ISA": "flashmask_set_cpu_isa",
+    "FLASHMASK_GPU_KERNELS": "flashmask_set_gpu_kernels",
+}
 BUILD_HINT = "build it with: pip install --no-build-isolation . (see README.md, Install)"
 
 _library: ctypes.CDLL | None = None
@@ -139,7 +146,16 @@ def set_cpu_isa(name: str) -> None:
     Raises:
         ValueError: no such name, or this machine cannot run it.
     """
-    _set_cpu_isa(library(), name)
+    _choose(library().flashmask_set_cpu_isa, name)
+
+
+def set_gpu_kernels(name: str) -> None:
+    """Use the GPU kernels of this name only ("sm80", "sm90a"), or, with "auto", the newest.
+
+    Raises:
+        ValueError: the library has no GPU kernels of that name.
+    """
+    _choose(library().flashmask_set_gpu_kernels, name)
 
 
 def cpu_isa() -> str:
@@ -166,14 +182,15 @@ def _load() -> ctypes.CDLL:
             f"keep one of them (this one is {FOLDER})"
         )
     loaded = ctypes.CDLL(str(path))
-    for name in ("flashmask_set_cpu_isa", "flashmask_cpu_isa", "flashmask_describe_kernels"):
+    for name in (*CHOICES.values(), "flashmask_cpu_isa", "flashmask_describe_kernels"):
         getattr(loaded, name).restype = ctypes.c_char_p
-    isa = os.environ.get("FLASHMASK_CPU_ISA")
-    if isa:
-        try:
-            _set_cpu_isa(loaded, isa.strip())
-        except ValueError as error:
-            raise ImportError(f"FLASHMASK_CPU_ISA is wrong: {error}") from error
+    for variable, setter in CHOICES.items():
+        wanted = os.environ.get(variable)
+        if wanted:
+            try:
+                _choose(getattr(loaded, setter), wanted.strip())
+            except ValueError as error:
+                raise ImportError(f"{variable} is wrong: {error}") from error
     deterministic = os.environ.get("FLASHMASK_DETERMINISTIC", "").strip()
     if deterministic not in ("", "0", "1"):
         raise ImportError(f"FLASHMASK_DETERMINISTIC must be 0, 1 or unset; got {deterministic!r}")
@@ -225,9 +242,9 @@ def _is_loaded(path: Path) -> bool:
     return True
 
 
-def _set_cpu_isa(loaded: ctypes.CDLL, name: str) -> None:
+def _choose(setter: Callable[[bytes], bytes | None], name: str) -> None:
     if not isinstance(name, str):
         raise TypeError(f"name must be a str; got {type(name).__name__} {name!r}")
-    message: bytes | None = loaded.flashmask_set_cpu_isa(name.encode())
+    message = setter(name.encode())
     if message is not None:
         raise ValueError(message.decode())

@@ -707,6 +707,24 @@ def test_wrong_instruction_set_in_the_environment_fails_in_words(tmp_path):
     assert f"{ISA_RULE}; got 'avx3'" in process.stderr
 
 
+# GPU kernels by name: a CPU build has none.
+
+
+def test_gpu_kernels_that_are_not_there_are_refused_in_words():
+    _ops.set_gpu_kernels("auto")
+    with pytest.raises(ValueError, match="must be auto or the name of one of") as raised:
+        _ops.set_gpu_kernels("sm75")
+    assert "cpu: float32" in str(raised.value)
+    assert "got 'sm75'" in str(raised.value)
+
+
+def test_wrong_gpu_kernels_in_the_environment_fail_in_words(tmp_path):
+    process = run_python(ISA_BY_ENVIRONMENT, tmp_path, FLASHMASK_GPU_KERNELS="cpu")
+    assert process.returncode != 0
+    assert "FLASHMASK_GPU_KERNELS is wrong" in process.stderr
+    assert "got 'cpu'" in process.stderr
+
+
 # Determinism: on the CPU there is nothing to ask for.
 
 LOAD = "from paddle_flashmask import load_ops; load_ops(); print('loaded')"

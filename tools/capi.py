@@ -70,6 +70,13 @@ def info() -> str:
     return library().flashmask_describe_kernels().decode()
 
 
+def use_kernels(name: str) -> None:
+    """Use the GPU kernels of this name only ("sm80", "sm90a"), or, with "auto", the best."""
+    choose = library().flashmask_set_gpu_kernels
+    choose.restype = ctypes.c_char_p
+    _check(choose(name.encode()))
+
+
 def forward(
     q: torch.Tensor,
     k: torch.Tensor,

@@ -1,9 +1,10 @@
-"""Compile every CUDA kernel and report registers and spills; exit 1 if one spills that must not.
+"""Compile every CUDA kernel and report registers and spills; exit 1 for what must not be.
 
     python tools/check_kernels.py [--jobs N] [SOURCE ...]
 
 Needs nvcc, but no GPU and no Paddle; without nvcc it says so and passes. What does not fit into
-registers lies in local memory, and loops wait for it: no kernel may, but those in EXCEPTIONS.
+registers lies in local memory, and loops wait for it: no kernel may, but those in EXCEPTIONS. Nor
+may ptxas say that it serialises products of warpgroups or ignores setmaxnreg.
 """
 
 from __future__ import annotations
@@ -30,6 +31,10 @@ KERNEL = re.compile(
     r"(?P<loads>\d+) bytes spill loads\n"
     r".*Used (?P<registers>\d+) registers"
 )
+
+# ptxas: C7504, C7508 and C7509 setmaxnreg is ignored; C7510 to C7519 products are serialised or
+# lack a fence.
+COMPLAINT = re.compile(r"^.*\(C75\d\d\).*$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -111,12 +116,15 @@ def main() -> int:
     work = [(source, code) for source in options.sources or map(str, found) for code in CODES]
     with TemporaryDirectory() as folder, ThreadPoolExecutor(options.jobs) as pool:
 
-        def reported(item: tuple[str, str]) -> list[Kernel]:
+        def reported(item: tuple[str, str]) -> tuple[list[Kernel], list[str]]:
             source, code = item
             target = f"{folder}/{source.replace('/', '_')}.{code}"
-            return list(kernels_of(source, compile_one(toolkit, source, code, target)))
+            report = compile_one(toolkit, source, code, target)
+            return list(kernels_of(source, report)), COMPLAINT.findall(report)
 
-        kernels = [kernel for found in pool.map(reported, work) for kernel in found]
+        reports = list(pool.map(reported, work))
+    kernels = [kernel for found, _ in reports for kernel in found]
+    complaints = [line for _, lines in reports for line in lines]
     bad = [kernel for kernel in kernels if not kernel.is_allowed()]
     for kernel in kernels:
         spills = kernel.spills
@@ -125,8 +133,12 @@ def main() -> int:
             f"{kernel.code:6} {kernel.registers:3} registers {spills.stack:4} stack "
             f"{spills.stores:4} stores {spills.loads:4} loads  {kernel.name}{verdict}"
         )
-    print(f"check_kernels: {toolkit}, {len(kernels)} kernels, {len(bad)} spill that must not")
-    return 1 if bad or not kernels else 0
+    print(*complaints, sep="\n", end="\n" if complaints else "")
+    print(
+        f"check_kernels: {toolkit}, {len(kernels)} kernels, {len(bad)} spill that must not, "
+        f"{len(complaints)} complaints"
+    )
+    return 1 if bad or complaints or not kernels else 0
 
 
 if __name__ == "__main__":

@@ -5,7 +5,10 @@ Where torch or a CUDA device is missing, importing this module skips the test mo
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import os
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -21,10 +24,34 @@ if not torch.cuda.is_available():
 
 import capi  # noqa: E402
 
+KERNELS_VARIABLE = "FLASHMASK_GPU_KERNELS"  # the kernels that all tests use; default: auto
+capi.use_kernels(os.environ.get(KERNELS_VARIABLE, "auto"))
+
 DTYPES = ("float16", "bfloat16")
 MAX_HEAD_DIM = 128
 MARGIN = 256  # elements, so that what lies behind stays aligned to 256 bytes
 POISONED_BYTE = 0xFF  # NaN in every float dtype
+
+
+def require_kernels(name: str, which: str) -> None:
+    """Skip the test if the library or the device has no kernels of this name for a pass."""
+    other = {"forward": ", backward", "backward": ", forward"}[which]
+    lines = [line for line in capi.info().splitlines() if line.startswith(f"{name} ")]
+    if not any(not line.endswith(other) for line in lines):
+        pytest.skip(f"the library has no {name} {which}")
+    if name.startswith("sm90") and torch.cuda.get_device_capability()[0] != 9:
+        pytest.skip(f"{name} needs a Hopper device")
+
+
+@contextlib.contextmanager
+def only_kernels(name: str) -> Iterator[None]:
+    """Use GPU kernels of this name only, or, with "auto", the best."""
+    before = os.environ.get(KERNELS_VARIABLE, "auto")
+    capi.use_kernels(name)
+    try:
+        yield
+    finally:
+        capi.use_kernels(before)
 
 
 class Guarded:

@@ -74,7 +74,9 @@ struct TileNote {
 template <typename Config>
 struct ForwardShared {
   using Element = typename Config::Element;
-  static constexpr int kNotes = 2 * Config::kStages;
+  // More than stages: a stage of K may be filled again while the note of its tile is read.
+  static constexpr int kNotes = Config::kStages < 4 ? 4 : 8;
+  static_assert(kNotes > Config::kStages, "a note must outlive its stage of K");
 
   alignas(1024) Element query[Config::kGroups][Config::kGroupRows * Config::kHeadDim];
   alignas(1024) Element key[Config::kStages][Config::kBlockColumns * Config::kHeadDim];
@@ -199,7 +201,11 @@ class Loader {
     } else {
       LoadTile(place, tile, stage, parity);
     }
-    if ((tile.bits & (kLastTile | kNoTile)) == kLastTile) query_parity_ ^= 1;
+    const bool ends = (tile.bits & kLastRun) != 0 && tile.bits >> kCountShift == 1;
+    if (ends) {
+      query_parity_ ^= (tile.bits & kNoTile) == 0;
+      first_tile_ = true;
+    }
     stage_.Advance();
     note_ = (note_ + 1) % ForwardShared<Config>::kNotes;
   }
@@ -231,7 +237,8 @@ class Loader {
                                       column,
                                       place.batch,
                                       key_full);
-    if ((tile.bits & kFirstTile) != 0) LoadQuery(place);
+    if (first_tile_) LoadQuery(place);
+    first_tile_ = false;
     const uint32_t value_full = ptx::SharedAddress(&shared_->value_full[stage]);
     Wait(shared_->value_empty[stage], parity ^ 1);
     ptx::MbarrierArriveExpect(value_full, kTileBytes);
@@ -282,6 +289,7 @@ class Loader {
   RingPlace<Config::kStages> stage_;
   int note_ = 0;
   uint32_t query_parity_ = 0;
+  bool first_tile_ = true;  // of an item
 };
 
 // A warpgroup that computes 64 rows of each work item.
@@ -298,18 +306,30 @@ class RowGroup {
         group_(__shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / kWarpgroup - 1, 0)) {}
 
   __device__ __forceinline__ void Run() {
-    for (;; ++tile_) {
-      Wait(Memory().key_full[Stage()], Parity());
+    if (group_ == Config::kGroups - 1) PassTurn();
+    for (;;) {
+      Wait(Memory().key_full[Stage(tile_)], Parity(tile_));
       const uint32_t bits = Note().bits;
-      if ((bits & kStop) != 0) return;
-      if ((bits & kFirstTile) != 0) Begin(bits);
-      if (ClassOf(bits, group_) == kSkip) {
-        Skip(bits);
-      } else {
-        Attend(bits);
+      if ((bits & kStop) != 0) break;
+      if ((bits & kFirstRun) != 0) Begin(bits);
+      const uint32_t row_class = ClassOf(bits, group_);
+      const int32_t row = Note().row_begin + group_ * Config::kGroupRows + FragmentRow();
+      const bool ends = (bits & (kLastRun | kNoTile)) == kLastRun;
+      for (uint32_t left = bits >> kCountShift; left > 0; --left) {
+        const bool releases_query = ends && left == 1;
+        if (row_class == kFull) {
+          Attend<true>(releases_query, row, row_class);
+        } else if (row_class == kSkip) {
+          Skip(releases_query);
+        } else {
+          Attend<false>(releases_query, row, row_class);
+        }
+        if (left == 1 && (bits & kLastRun) != 0) Finish();
+        ++tile_;
+        if (left > 1) Wait(Memory().key_full[Stage(tile_)], Parity(tile_));
       }
-      if ((Note().bits & kLastTile) != 0) Finish();
     }
+    if (group_ == 0) TakeTurn();  // takes what the last group passed on
   }
 
  private:
@@ -322,40 +342,113 @@ class RowGroup {
     for (int i = 0; i < kHeadDim / 2; ++i) out_sum_[i] = 0.0f;
   }
 
-  // A tile that is dead for these rows. The wait for V keeps a second arrival out of this phase.
-  __device__ __forceinline__ void Skip(uint32_t bits) {
-    ReleaseQuery(bits);
-    Release(Memory().key_empty[Stage()]);
-    Wait(Memory().value_full[Stage()], Parity());
-    Release(Memory().value_empty[Stage()]);
+  // A tile that is dead for these rows. The wait for V keeps a second arrival out of this phase;
+  // the stage of V that is still held is given back, lest the loader wait for it while this group
+  // waits for the loader.
+  __device__ __forceinline__ void Skip(bool releases_query) {
+    Drain();
+    TakeTurn();
+    PassTurn();
+    if (releases_query) Release(Memory().query_empty[group_]);
+    Release(Memory().key_empty[Stage(tile_)]);
+    Wait(Memory().value_full[Stage(tile_)], Parity(tile_));
+    Release(Memory().value_empty[Stage(tile_)]);
   }
 
-  __device__ __forceinline__ void Attend(uint32_t bits) {
+  // `row` is that of this thread's first score, `row_class` what the run is to this group.
+  template <bool kFullTile>
+  __device__ __forceinline__ void Attend(bool releases_query, int32_t row, uint32_t row_class) {
+    if constexpr (!Config::kOverlap) {
+      AttendAlone<kFullTile>(releases_query, row, row_class);
+    } else if (holds_weights_) {
+      AttendOverlapped<kFullTile, true>(releases_query, row, row_class);
+    } else {
+      AttendOverlapped<kFullTile, false>(releases_query, row, row_class);
+    }
+  }
+
+  // The products of a tile one after the other.
+  template <bool kFullTile>
+  __device__ __forceinline__ void AttendAlone(bool releases_query,
+                                              int32_t row,
+                                              uint32_t row_class) {
     float scores[kColumns / 2];
-    ComputeScores(scores);
-    ReleaseQuery(bits);
-    Release(Memory().key_empty[Stage()]);
+    TakeTurn();
+    StartScores(scores);
+    PassTurn();
+    ptx::WgmmaWait<0>();
+    ptx::WgmmaPin(scores);
+    ScoresToWeights<kFullTile>(scores, releases_query, row, row_class);
+    if (softmax_.HasRisen()) softmax_.Rescale(out_sum_);
+    Pack(scores);
+    StartOutput(tile_);
+    FinishOutput(tile_);
+  }
+
+  // Q K^T of this tile beside P V of the one before.
+  template <bool kFullTile, bool kHoldsWeights>
+  __device__ __forceinline__ void AttendOverlapped(bool releases_query,
+                                                   int32_t row,
+                                                   uint32_t row_class) {
+    float scores[kColumns / 2];
+    StartScores(scores);
+    if constexpr (kHoldsWeights) StartOutput(held_tile_);
+    ptx::WgmmaWait<kHoldsWeights ? 1 : 0>();
+    ptx::WgmmaPin(scores);
+    ScoresToWeights<kFullTile>(scores, releases_query, row, row_class);
+    // The branch keeps ptxas from waiting for P V before the exponentials.
+    if (softmax_.HasRisen()) {
+      if constexpr (kHoldsWeights) {
+        ptx::WgmmaWait<0>();
+        ptx::WgmmaPin(out_sum_);
+      }
+      softmax_.Rescale(out_sum_);
+    }
+    if constexpr (kHoldsWeights) FinishOutput(held_tile_);
+    Pack(scores);
+    held_tile_ = tile_;
+    holds_weights_ = true;
+  }
+
+  // Adds the weights that are held back.
+  __device__ __forceinline__ void Drain() {
+    if constexpr (Config::kOverlap) {
+      if (!holds_weights_) return;
+      holds_weights_ = false;
+      StartOutput(held_tile_);
+      FinishOutput(held_tile_);
+    }
+  }
+
+  template <bool kFullTile>
+  __device__ __forceinline__ void ScoresToWeights(float (&scores)[kColumns / 2],
+                                                  bool releases_query,
+                                                  int32_t row,
+                                                  uint32_t row_class) {
+    if (releases_query) Release(Memory().query_empty[group_]);
+    Release(Memory().key_empty[Stage(tile_)]);
     if (args_.negate) {
 #pragma unroll
       for (int i = 0; i < kColumns / 2; ++i) scores[i] = -scores[i];
     }
-    const uint32_t row_class = ClassOf(bits, group_);
-    if (row_class != kFull) {
-      const int32_t row = Note().row_begin + group_ * Config::kGroupRows + FragmentRow();
+    if constexpr (!kFullTile) {
       MaskScores<kHalfLines>(scores, Memory().bounds[tile_ % Shared::kNotes], row, row_class);
     }
-    uint32_t weights[kColumns / 4];
-    softmax_.template Update<Element>(scores, weights, out_sum_, args_.scale_log2);
-    Wait(Memory().value_full[Stage()], Parity());
-    AddWeightedValues(weights);
-    Release(Memory().value_empty[Stage()]);
+    softmax_.Update(scores, args_.scale_log2);
   }
 
-  __device__ __forceinline__ void ComputeScores(float (&scores)[kColumns / 2]) {
+  __device__ __forceinline__ void Pack(const float (&scores)[kColumns / 2]) {
+#pragma unroll
+    for (int i = 0; i < kColumns / 4; ++i) {
+      weights_[i] = PackPair<Element>(scores[2 * i], scores[2 * i + 1]);
+    }
+  }
+
+  __device__ __forceinline__ void StartScores(float (&scores)[kColumns / 2]) {
     const uint64_t query =
         ptx::SwizzledTile(ptx::SharedAddress(Memory().query[group_]), kUnusedDistance);
     const uint64_t key =
-        ptx::SwizzledTile(ptx::SharedAddress(Memory().key[Stage()]), kUnusedDistance);
+        ptx::SwizzledTile(ptx::SharedAddress(Memory().key[Stage(tile_)]), kUnusedDistance);
     ptx::WgmmaFence();
 #pragma unroll
     for (int k = 0; k < kHeadDim / kWgmmaDepth; ++k) {
@@ -368,31 +461,35 @@ class RowGroup {
           k != 0);
     }
     ptx::WgmmaCommit();
-    ptx::WgmmaWait<0>();
-    ptx::WgmmaPin(scores);
   }
 
-  __device__ __forceinline__ void AddWeightedValues(const uint32_t (&weights)[kColumns / 4]) {
-    const uint64_t value =
-        ptx::SwizzledTile(ptx::SharedAddress(Memory().value[Stage()]), kColumns * kSwizzleBytes);
+  __device__ __forceinline__ void StartOutput(uint32_t tile) {
+    Wait(Memory().value_full[Stage(tile)], Parity(tile));
+    const uint64_t value = ptx::SwizzledTile(ptx::SharedAddress(Memory().value[Stage(tile)]),
+                                             kColumns * kSwizzleBytes);
     ptx::WgmmaFence();
 #pragma unroll
     for (int k = 0; k < kColumns / kWgmmaDepth; ++k) {
       ptx::WgmmaRegisters<Element, kHeadDim, true>(
           out_sum_,
-          weights[4 * k],
-          weights[4 * k + 1],
-          weights[4 * k + 2],
-          weights[4 * k + 3],
+          weights_[4 * k],
+          weights_[4 * k + 1],
+          weights_[4 * k + 2],
+          weights_[4 * k + 3],
           ptx::Shift(value, k * kWgmmaDepth * kSwizzleBytes),
           1);
     }
     ptx::WgmmaCommit();
+  }
+
+  __device__ __forceinline__ void FinishOutput(uint32_t tile) {
     ptx::WgmmaWait<0>();
     ptx::WgmmaPin(out_sum_);
+    Release(Memory().value_empty[Stage(tile)]);
   }
 
   __device__ __forceinline__ void Finish() {
+    Drain();
     const TileNote note = Note();
     const int32_t row_begin = note.row_begin + group_ * Config::kGroupRows;
     float* lse =
@@ -416,19 +513,29 @@ class RowGroup {
     }
   }
 
-  __device__ __forceinline__ void ReleaseQuery(uint32_t bits) {
-    if ((bits & (kLastTile | kNoTile)) == kLastTile) Release(Memory().query_empty[group_]);
+  // Without overlap groups start their products Q K^T in turn, so that they do not all wait for the
+  // tensor cores and then all leave them idle.
+  __device__ __forceinline__ void TakeTurn() const {
+    if constexpr (!Config::kOverlap) ptx::NamedBarrierSync(1 + group_, 2 * kWarpgroup);
   }
 
-  __device__ __forceinline__ int Stage() const { return tile_ % Config::kStages; }
-  __device__ __forceinline__ uint32_t Parity() const { return tile_ / Config::kStages % 2; }
+  __device__ __forceinline__ void PassTurn() const {
+    if constexpr (!Config::kOverlap) {
+      ptx::NamedBarrierArrive(1 + (group_ + 1) % Config::kGroups, 2 * kWarpgroup);
+    }
+  }
+
+  static __device__ __forceinline__ uint32_t Stage(uint32_t tile) { return tile % Config::kStages; }
+  static __device__ __forceinline__ uint32_t Parity(uint32_t tile) {
+    return tile / Config::kStages % 2;
+  }
   __device__ __forceinline__ const TileNote& Note() const {
     return Memory().notes[tile_ % Shared::kNotes];
   }
 
   // A lane of each warp says that the warp is done with what the barrier guards.
   static __device__ __forceinline__ void Release(uint64_t& barrier) {
-    if (ThreadIndex() % kWarp == 0) Arrive(barrier);
+    if (ptx::ElectOne()) Arrive(barrier);
   }
 
   // Not a member, which would take two registers.
@@ -436,9 +543,13 @@ class RowGroup {
 
   const ForwardArguments& args_;
   int group_;
-  uint32_t tile_ = 0;  // over all items; wraps at a multiple of the rings
+  uint32_t tile_ = 0;  // over all items
   OnlineSoftmax softmax_;
   float out_sum_[kHeadDim / 2];
+  uint32_t weights_[kColumns / 4];
+  // With kOverlap: weights_ of held_tile_ are not yet in out_sum_.
+  uint32_t held_tile_ = 0;
+  bool holds_weights_ = false;
 };
 
 template <typename Config, bool kHalfLines>

@@ -25,30 +25,29 @@ constexpr size_t kTicketBytes = 256;  // of the counter behind the plan
 template <typename Config>
 Status MakeForwardMaps(const ForwardParams& params, ForwardArguments* args) {
   const AttentionSizes& sizes = params.sizes;
-  Status status = MakeTensorMap(params.query,
-                                "query",
-                                params.dtype,
-                                sizes.batch,
-                                sizes.seqlen_q,
-                                sizes.num_heads,
-                                sizes.head_dim,
-                                Config::kGroupRows,
-                                &args->query);
   const auto map_keys = [&](const TensorView& view, const char* name, CUtensorMap* map) {
-    if (!status.ok()) return;
-    status = MakeTensorMap(view,
-                           name,
-                           params.dtype,
-                           sizes.batch,
-                           sizes.seqlen_k,
-                           sizes.num_heads_k,
-                           sizes.head_dim,
-                           Config::kBlockColumns,
-                           map);
+    return MakeTensorMap(view,
+                         name,
+                         params.dtype,
+                         sizes.batch,
+                         sizes.seqlen_k,
+                         sizes.num_heads_k,
+                         sizes.head_dim,
+                         Config::kBlockColumns,
+                         map);
   };
-  map_keys(params.key, "key", &args->key);
-  map_keys(params.value, "value", &args->value);
-  return status;
+  const Status query = MakeTensorMap(params.query,
+                                     "query",
+                                     params.dtype,
+                                     sizes.batch,
+                                     sizes.seqlen_q,
+                                     sizes.num_heads,
+                                     sizes.head_dim,
+                                     Config::kGroupRows,
+                                     &args->query);
+  if (!query.ok()) return query;
+  const Status key = map_keys(params.key, "key", &args->key);
+  return key.ok() ? map_keys(params.value, "value", &args->value) : key;
 }
 
 template <typename Config>

@@ -4,7 +4,8 @@
 //
 // The warp takes a work item, classifies its tiles of keys 32 at a time for each group of rows, and
 // hands live ones over in batches of at most 32, up to kBatches ahead. The last tile of an item is
-// known only when no other follows, so a batch is held back until the next one or the end.
+// known only when no other follows, so a batch is held back until the next one or the end. Tiles of
+// a batch that follow each other and are the same to all groups are a run; the first says how many.
 
 #include "core/column_bounds.h"
 #include "kernels/common/mask_plan.h"
@@ -21,14 +22,15 @@ enum GroupClass : uint32_t { kSkip = 0, kFull = 1, kLower = 2, kUpper = 3, kBoth
 constexpr int kClassBits = 3;
 constexpr uint32_t kClassMask = (1u << kClassBits) - 1;
 
-// Flags of a tile above the classes of at most 4 groups.
-enum TileFlag : uint32_t {
-  kFirstTile = 1u << 12,
-  kLastTile = 1u << 13,
+// Flags of a run, above the classes; every tile carries those of its run.
+enum RunFlag : uint32_t {
+  kFirstRun = 1u << 12,     // of the item
+  kLastRun = 1u << 13,      // of the item
   kNoTile = 1u << 14,       // the item has no live tile: nothing to load
   kStop = 1u << 15,         // no item is left
   kQueryParity = 1u << 16,  // of the phase in which the item's query arrives; set by the loader
 };
+constexpr int kCountShift = 17;  // the tiles from this one to the end of its run, at most 32
 
 __device__ __forceinline__ uint32_t ClassOf(uint32_t bits, int group) {
   return bits >> (group * kClassBits) & kClassMask;
@@ -36,8 +38,8 @@ __device__ __forceinline__ uint32_t ClassOf(uint32_t bits, int group) {
 
 // A tile of a work item.
 struct ListedTile {
-  int32_t tile;   // index of 128 keys
-  uint32_t bits;  // classes and flags
+  int32_t tile;   // index of kBlockColumns keys
+  uint32_t bits;  // classes, flags and count
 };
 
 struct ItemPlace {
@@ -95,6 +97,7 @@ class ListWriter {
  public:
   __device__ ListWriter(const MaskPlanView& plan, int32_t seqlen_q, LiveList* list)
       : plan_(plan),
+        num_tiles_(plan.num_column_tiles / kRanges),
         seqlen_q_(seqlen_q),
         list_(list),
         lane_(threadIdx.x % kWarp) {}
@@ -103,44 +106,52 @@ class ListWriter {
     const auto* ranges =
         reinterpret_cast<const int4*>(plan_.ranges + int64_t{place.mask} * plan_.num_column_tiles);
     held_ = 0;
-    uint32_t first = kFirstTile;
-    for (int32_t begin = 0; begin < plan_.num_key_blocks; begin += kWarp) {
+    uint32_t first = kFirstRun;
+    TileRange next = RangeOf(ranges, lane_);
+    for (int32_t begin = 0; begin < num_tiles_; begin += kWarp) {
       const int32_t tile = begin + lane_;
-      uint32_t bits = 0;
-      if (tile < plan_.num_key_blocks) bits = Classify(ranges + int64_t{tile} * 4, place.row_begin);
+      const TileRange range = next;
+      next = RangeOf(ranges, tile + kWarp);  // on its way while this one is classified
+      const uint32_t bits = Classify(range, place.row_begin);
       const uint32_t live = __ballot_sync(0xffffffffu, bits != 0);
       if (live == 0) continue;
-      if (held_ != 0) Publish(place, 0);
+      if (held_ != 0) {
+        Publish(place, first, 0);
+        first = 0;
+      }
       held_ = live;
       held_tile_ = {tile, bits};
-      if (lane_ == __ffs(static_cast<int>(live)) - 1) held_tile_.bits |= first;
-      first = 0;
     }
     if (held_ == 0) {
       held_ = 1;
-      held_tile_ = {0, kFirstTile | kNoTile};
+      held_tile_ = {0, kNoTile};
     }
-    Publish(place, kLastTile);
+    Publish(place, first, kLastRun);
   }
 
   __device__ __forceinline__ void Stop() {
     held_ = 1;
     held_tile_ = {0, kStop};
-    Publish({}, 0);
+    Publish({}, 0, 0);
   }
 
  private:
-  // `ranges` of the two halves of a tile.
-  __device__ __forceinline__ uint32_t Classify(const int4* ranges, int32_t row_begin) const {
-    const auto half = [&](int i) {
-      const int4 lower = __ldg(ranges + 2 * i);
-      const int4 upper = __ldg(ranges + 2 * i + 1);
-      return TileRange{{{lower.x, lower.y}, {lower.z, lower.w}},
-                       {{upper.x, upper.y}, {upper.z, upper.w}}};
-    };
-    const TileRange first = half(0);
-    const TileRange second = half(1);
-    const TileRange range{Fold(first.lower, second.lower), Fold(first.upper, second.upper)};
+  static constexpr int kRanges = Config::kBlockColumns / kPlanColumns;  // of a tile
+
+  // The range of a whole tile; of one behind the last, one that covers all rows.
+  __device__ __forceinline__ TileRange RangeOf(const int4* ranges, int32_t tile) const {
+    if (tile >= num_tiles_) return {EmptyRange(), EmptyRange()};
+    const int4* first = ranges + int64_t{tile} * 2 * kRanges;
+    TileRange range = Load(first);
+#pragma unroll
+    for (int i = 1; i < kRanges; ++i) {
+      const TileRange other = Load(first + 2 * i);
+      range = {Fold(range.lower, other.lower), Fold(range.upper, other.upper)};
+    }
+    return range;
+  }
+
+  __device__ __forceinline__ uint32_t Classify(const TileRange& range, int32_t row_begin) const {
     uint32_t bits = 0;
 #pragma unroll
     for (int group = 0; group < Config::kGroups; ++group) {
@@ -151,17 +162,25 @@ class ListWriter {
     return bits;
   }
 
-  // Hands over the held tiles; `flag` marks the last of them.
-  __device__ __forceinline__ void Publish(const ItemPlace& place, uint32_t flag) {
+  static __device__ __forceinline__ TileRange Load(const int4* range) {
+    const int4 lower = __ldg(range);
+    const int4 upper = __ldg(range + 1);
+    return {{{lower.x, lower.y}, {lower.z, lower.w}}, {{upper.x, upper.y}, {upper.z, upper.w}}};
+  }
+
+  // Hands over the held tiles, with `first_flag` for the first run and `last_flag` for the last.
+  __device__ __forceinline__ void Publish(const ItemPlace& place,
+                                          uint32_t first_flag,
+                                          uint32_t last_flag) {
     ptx::MbarrierWait(ptx::SharedAddress(&list_->empty[slot_]), parity_ ^ 1);
-    if (held_ >> lane_ & 1) {
-      const int last = 31 - __clz(static_cast<int>(held_));
-      if (lane_ == last) held_tile_.bits |= flag;
-      list_->tiles[slot_][__popc(held_ & ((1u << lane_) - 1))] = held_tile_;
-    }
+    ListedTile* tiles = list_->tiles[slot_];
+    const int count = __popc(held_);
+    if (held_ >> lane_ & 1) tiles[__popc(held_ & ((1u << lane_) - 1))] = held_tile_;
+    __syncwarp();
+    MarkRun(&tiles[lane_].bits, count, first_flag, last_flag);
     if (lane_ == 0) {
       list_->places[slot_] = place;
-      list_->counts[slot_] = __popc(held_);
+      list_->counts[slot_] = count;
     }
     __syncwarp();
     if (lane_ == 0) ptx::MbarrierArrive(ptx::SharedAddress(&list_->full[slot_]));
@@ -169,7 +188,26 @@ class ListWriter {
     parity_ ^= slot_ == 0;
   }
 
+  // Lane i does tile i of `count`.
+  __device__ __forceinline__ void MarkRun(uint32_t* bits,
+                                          int count,
+                                          uint32_t first_flag,
+                                          uint32_t last_flag) {
+    const uint32_t mine = lane_ < count ? *bits : 0;
+    const uint32_t before = __shfl_up_sync(0xffffffffu, mine, 1);
+    const bool starts = lane_ >= count || lane_ == 0 || mine != before;
+    const uint32_t all_starts = __ballot_sync(0xffffffffu, starts);
+    const uint32_t later = all_starts & ~((2u << lane_) - 1);
+    const int end = later == 0 ? kWarp : __ffs(static_cast<int>(later)) - 1;
+    const bool in_first = (all_starts & ((2u << lane_) - 1)) == 1;
+    if (lane_ < count) {
+      *bits = mine | (in_first ? first_flag : 0) | (end >= count ? last_flag : 0) |
+              static_cast<uint32_t>(end - lane_) << kCountShift;
+    }
+  }
+
   const MaskPlanView& plan_;
+  int32_t num_tiles_;
   int32_t seqlen_q_;
   LiveList* list_;
   int lane_;

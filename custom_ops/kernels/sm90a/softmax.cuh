@@ -27,6 +27,7 @@ constexpr float kLowestMax = -1e30f;
 // A row maximum may lag this far (in powers of 2) before sums are rescaled: weights stay exact
 // enough and below what 16 bits hold.
 constexpr float kRescaleThreshold = 8.0f;
+constexpr int kChains = 2;  // of a row's maximum and of its sum
 constexpr float kLn2 = 0.69314718055994531f;
 
 // threadIdx.x, read where it is used: kept over a loop it would take a register.
@@ -107,6 +108,7 @@ __device__ __forceinline__ void MaskScores(float (&scores)[kCount],
 struct OnlineSoftmax {
   float row_max[2];
   float row_sum[2];  // this thread's part until Sum
+  float factor[2];   // of the last Update
 
   __device__ __forceinline__ void Reset() {
 #pragma unroll
@@ -116,51 +118,65 @@ struct OnlineSoftmax {
     }
   }
 
-  // Turns scores into pairs of weights, and rescales `out` where a maximum has risen too far.
-  template <typename Element, int kCount, int kOut>
-  __device__ __forceinline__ void Update(const float (&scores)[kCount],
-                                         uint32_t (&weights)[kCount / 2],
-                                         float (&out)[kOut],
-                                         float scale_log2) {
-    float factor[2];
+  // Turns scores into weights. What was summed before has to be rescaled by `factor`. Chains of
+  // maxima and of sums are kept short and many, since each step waits for the one before.
+  template <int kCount>
+  __device__ __forceinline__ void Update(float (&scores)[kCount], float scale_log2) {
+    float largest[2][kChains];
+    float sum[2][kChains];
+#pragma unroll
+    for (int n = 0; n < kCount / 4; ++n) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const float pair = fmaxf(scores[4 * n + 2 * r], scores[4 * n + 2 * r + 1]);
+        float& chain = largest[r][n % kChains];
+        chain = n < kChains ? pair : fmaxf(chain, pair);
+      }
+    }
     float offset[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      float largest = scores[2 * r];
-#pragma unroll
-      for (int n = 0; n < kCount / 4; ++n) {
-        largest = fmaxf(largest, fmaxf(scores[4 * n + 2 * r], scores[4 * n + 2 * r + 1]));
-      }
-      largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 1));
-      largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 2));
-      const bool rises = (largest - row_max[r]) * scale_log2 > kRescaleThreshold;
-      const float new_max = rises ? largest : row_max[r];
+      float most = fmaxf(largest[r][0], largest[r][1]);
+      most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
+      most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
+      const bool rises = (most - row_max[r]) * scale_log2 > kRescaleThreshold;
+      const float new_max = rises ? most : row_max[r];
       factor[r] = Exp2((row_max[r] - new_max) * scale_log2);
       row_max[r] = new_max;
-      row_sum[r] *= factor[r];
       offset[r] = -new_max * scale_log2;
     }
 #pragma unroll
     for (int n = 0; n < kCount / 4; ++n) {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        const float left = Exp2(fmaf(scores[4 * n + 2 * r], scale_log2, offset[r]));
-        const float right = Exp2(fmaf(scores[4 * n + 2 * r + 1], scale_log2, offset[r]));
-        row_sum[r] += left + right;
-        weights[2 * n + r] = PackPair<Element>(left, right);
+        float& left = scores[4 * n + 2 * r];
+        float& right = scores[4 * n + 2 * r + 1];
+        left = Exp2(fmaf(left, scale_log2, offset[r]));
+        right = Exp2(fmaf(right, scale_log2, offset[r]));
+        float& chain = sum[r][n % kChains];
+        chain = n < kChains ? left + right : chain + (left + right);
       }
     }
+#pragma unroll
+    for (int r = 0; r < 2; ++r) row_sum[r] = row_sum[r] * factor[r] + (sum[r][0] + sum[r][1]);
+  }
+
+  // Whether a maximum of the warp has risen, so that Rescale has to be called.
+  __device__ __forceinline__ bool HasRisen() const {
     // Sums are never negative. Asking makes ptxas finish them here: put off until after the next
     // product they would keep all weights in registers, and spill.
     const bool summed = row_sum[0] < 0.0f || row_sum[1] < 0.0f;
-    if (__any_sync(0xffffffffu, factor[0] != 1.0f || factor[1] != 1.0f || summed)) {
+    return __any_sync(0xffffffffu, factor[0] != 1.0f || factor[1] != 1.0f || summed);
+  }
+
+  template <int kOut>
+  __device__ __forceinline__ void Rescale(float (&out)[kOut]) const {
 #pragma unroll
-      for (int d = 0; d < kOut / 4; ++d) {
+    for (int d = 0; d < kOut / 4; ++d) {
 #pragma unroll
-        for (int r = 0; r < 2; ++r) {
-          out[4 * d + 2 * r] *= factor[r];
-          out[4 * d + 2 * r + 1] *= factor[r];
-        }
+      for (int r = 0; r < 2; ++r) {
+        out[4 * d + 2 * r] *= factor[r];
+        out[4 * d + 2 * r + 1] *= factor[r];
       }
     }
   }

@@ -9,8 +9,14 @@ namespace flashmask::sm90a {
 constexpr int kWarp = 32;
 constexpr int kWarpgroup = 128;  // threads
 
-// 192 rows by 128 keys: taller tiles read less of K and V from the L2, draw less power and clock
-// higher than 128 rows (measured: PERFORMANCE.md).
+// 192 rows: taller tiles read K and V from the L2 less often, which leaves more power to the tensor
+// cores. Measured choices of the rest, see PERFORMANCE.md:
+//   head dim 128  64 keys, so that Q K^T of the next tile fits into registers beside this one's
+//                 weights, and dead 64 x 64 tiles are skipped
+//   head dim 64   128 keys, since the softmax is the bottleneck, and its fixed costs are per tile
+constexpr int ForwardColumns(int head_dim) { return head_dim <= 64 ? 128 : 64; }
+constexpr int ForwardStages(int head_dim) { return head_dim <= 64 ? 4 : 5; }
+
 template <typename Element_, int kHeadDim_>
 struct ForwardConfig {
   using Element = Element_;
@@ -18,13 +24,16 @@ struct ForwardConfig {
   static constexpr int kGroups = 3;           // warpgroups that compute
   static constexpr int kGroupRows = 64;
   static constexpr int kBlockRows = kGroups * kGroupRows;
-  static constexpr int kBlockColumns = 128;
-  static constexpr int kStages = 2;  // tiles of K, and of V, under way
+  static constexpr int kBlockColumns = ForwardColumns(kHeadDim);
+  static constexpr int kStages = ForwardStages(kHeadDim);  // tiles of K, and of V, under way
+  // Whether a group has Q K^T of the next tile under way during the softmax of this one.
+  static constexpr bool kOverlap = kBlockColumns == 64;
   static constexpr int kThreads = (1 + kGroups) * kWarpgroup;
-  static constexpr int kLoaderRegisters = 32;
-  static constexpr int kGroupRegisters = 160;
+  static constexpr int kLoaderRegisters = 56;
+  static constexpr int kGroupRegisters = 152;
 
   static_assert(kHeadDim % 64 == 0, "a row of a tile is whole 128-byte segments for the swizzle");
+  static_assert(kBlockColumns % 64 == 0, "a tile is whole ranges of the plan");
   static_assert(kLoaderRegisters + kGroups * kGroupRegisters <= 512,
                 "what the four warpgroups hold is what they were launched with, 128 a thread");
 };

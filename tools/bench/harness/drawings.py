@@ -109,8 +109,9 @@ def _save(figure: Any, panels: list[Any], path: Path, title: str) -> list[Path]:
     handles = {}
     for axes in panels:
         handles |= dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
+    columns = 2 * len(panels)
     figure.legend(
-        handles.values(), handles.keys(), loc="outside lower center", ncols=4, frameon=False
+        handles.values(), handles.keys(), loc="outside lower center", ncols=columns, frameon=False
     )
     path.parent.mkdir(parents=True, exist_ok=True)
     files = [path.with_suffix(".png"), path.with_suffix(".svg")]

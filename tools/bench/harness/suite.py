@@ -15,6 +15,7 @@ DTYPES = ("float32", "bfloat16")
 MIDDLE = 4096
 README_MASKS = ("causal", "causal_document:n=8", "document:n=8")
 MEMORY_MASK = "causal_document:n=8"  # of the drawing of memory against length
+MANY_DOCUMENTS = "causal_document:n=16"  # at the longest length, where a dense mask costs most
 DOCUMENT_COUNTS = (1, 2, 4, 8, 16, 32)
 WINDOWS = (512, 2048)
 LONG = (16384, 32768)  # ours alone: a dense mask of all heads would take 8 GiB and more
@@ -36,6 +37,7 @@ def cpu_cells() -> list[Cell]:
     series = [f"document:n={count}" for count in DOCUMENT_COUNTS]
     series += [f"sliding_window:w={width}" for width in WINDOWS]
     cells += [_cpu(mask, MIDDLE, quick) for mask in series if mask not in known]
+    cells.append(_cpu(MANY_DOCUMENTS, SEQLENS[-1], quick))
     cells += [_cpu(MEMORY_MASK, seqlen, ("ours",)) for seqlen in LONG]
     return cells
 
