@@ -209,13 +209,21 @@ class BackwardConsumer {
       ptx::WgmmaCommit();
       keep_key_ = !first;
 
-      ExponentiateScores(query_stage, (flags & kPartialStep) != 0, scores);
+      ExponentiateScores(query_stage, scores);
+      const bool partial = (flags & kPartialStep) != 0;
+      uint32_t masked[2] = {0, 0};
+      // The branch also keeps the wait behind it from being moved before the exponentials.
+      if (partial) FindMaskedRows(query_stage, masked);
       // Only now, as the fence waits for the stores to shared memory.
       if (!first) Post(JobKind::kAddGradQuery, before);
       ptx::WgmmaWait<1>();
       ptx::WgmmaPin(grads);
       if (last) Arrive(shared_->value_empty);
-      FormGradScores(grad_out_stage, slot, scores, grads, weights);
+      if (partial) {
+        FormGradScores<true>(grad_out_stage, slot, scores, grads, masked, weights);
+      } else {
+        FormGradScores<false>(grad_out_stage, slot, scores, grads, masked, weights);
+      }
       ptx::WgmmaWait<0>();
       ptx::WgmmaPin(grad_key);
       if (!first) Arrive(shared_->query_empty[before]);
@@ -260,47 +268,38 @@ class BackwardConsumer {
     Post(JobKind::kStoreGradKey, before);
   }
 
-  // Scores to weights, masked ones to 0. The branch also keeps the wait behind it from being moved
-  // before the exponentials.
-  __device__ __forceinline__ void ExponentiateScores(int stage,
-                                                     bool partial,
-                                                     float (&scores)[kScores]) const {
-    const int pair = Lane() % 4 * 2;
-    const float* terms = shared_->lse_log2[stage] + pair;
+  // Scores to weights, masked ones too.
+  __device__ __forceinline__ void ExponentiateScores(int stage, float (&scores)[kScores]) const {
+    const float* terms = shared_->lse_log2[stage] + Lane() % 4 * 2;
     const float scale = args_.scale_log2;
-    const auto exponentiate = [&](int j) {
+#pragma unroll
+    for (int j = 0; j < kRows / 8; ++j) {
       const float2 lse = *reinterpret_cast<const float2*>(terms + 8 * j);
       scores[4 * j] = Exp2(fmaf(scores[4 * j], scale, -lse.x));
       scores[4 * j + 1] = Exp2(fmaf(scores[4 * j + 1], scale, -lse.y));
       scores[4 * j + 2] = Exp2(fmaf(scores[4 * j + 2], scale, -lse.x));
       scores[4 * j + 3] = Exp2(fmaf(scores[4 * j + 3], scale, -lse.y));
-    };
-    if (partial) {
-      const int key = group_ * Config::kGroupKeys + thread_ / kWarp * 16 + Lane() / 4;
-      const int32_t row = shared_->steps[stage].row_begin;
-      const uint32_t masked = MaskedRows<kRows>(shared_->bounds[stage][key], row, pair);
-      const uint32_t masked_8 = MaskedRows<kRows>(shared_->bounds[stage][key + 8], row, pair);
-#pragma unroll
-      for (int j = 0; j < kRows / 8; ++j) {
-        exponentiate(j);
-#pragma unroll
-        for (int e = 0; e < 2; ++e) {
-          const uint32_t bit = 1u << (2 * j + e);
-          if ((masked & bit) != 0) scores[4 * j + e] = 0.0f;
-          if ((masked_8 & bit) != 0) scores[4 * j + 2 + e] = 0.0f;
-        }
-      }
-    } else {
-#pragma unroll
-      for (int j = 0; j < kRows / 8; ++j) exponentiate(j);
     }
   }
 
-  // Rounds the weights to operands, and stores the gradients of the scores.
+  // MaskedRows of the thread's two keys.
+  __device__ __forceinline__ void FindMaskedRows(int stage, uint32_t (&masked)[2]) const {
+    const int key = group_ * Config::kGroupKeys + thread_ / kWarp * 16 + Lane() / 4;
+    const int32_t row = shared_->steps[stage].row_begin;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      masked[i] = MaskedRows<kRows>(shared_->bounds[stage][key + 8 * i], row, Lane() % 4 * 2);
+    }
+  }
+
+  // Rounds the weights to operands, and stores the gradients of the scores. Masked cells become 0
+  // only here, in pairs: whatever their scores and gradients were, infinite or no numbers.
+  template <bool kPartial>
   __device__ __forceinline__ void FormGradScores(int stage,
                                                  int slot,
                                                  const float (&scores)[kScores],
                                                  const float (&grads)[kScores],
+                                                 const uint32_t (&masked)[2],
                                                  uint32_t (&weights)[kScores / 2]) const {
     const float* terms = shared_->delta[stage] + Lane() % 4 * 2;
     const int row = Lane() % 16;
@@ -313,12 +312,20 @@ class BackwardConsumer {
       for (int half = 0; half < 2; ++half) {
         const int j = 2 * i + half;
         const float2 delta = *reinterpret_cast<const float2*>(terms + 8 * j);
-        const float* p = scores + 4 * j;
-        const float* d = grads + 4 * j;
-        weights[2 * j] = Pack<Element>(p[0], p[1]);
-        weights[2 * j + 1] = Pack<Element>(p[2], p[3]);
-        cells[2 * half] = Pack<Element>(p[0] * (d[0] - delta.x), p[1] * (d[1] - delta.y));
-        cells[2 * half + 1] = Pack<Element>(p[2] * (d[2] - delta.x), p[3] * (d[3] - delta.y));
+#pragma unroll
+        for (int key = 0; key < 2; ++key) {
+          const float* p = scores + 4 * j + 2 * key;
+          const float* d = grads + 4 * j + 2 * key;
+          uint32_t weight = Pack<Element>(p[0], p[1]);
+          uint32_t cell = Pack<Element>(p[0] * (d[0] - delta.x), p[1] * (d[1] - delta.y));
+          if constexpr (kPartial) {
+            const uint32_t hidden = SpreadPair(masked[key], j);
+            weight &= ~hidden;
+            cell &= ~hidden;
+          }
+          weights[2 * j + key] = weight;
+          cells[2 * half + key] = cell;
+        }
       }
       const int chunk = 2 * i % 8 + Lane() / 16;
       ptx::StMatrixX4(to + 2 * i / 8 * kKeyBlock + ((chunk ^ row % 8) * 16),

@@ -100,4 +100,20 @@ __device__ __forceinline__ uint32_t MaskedRows(int4 bounds, int32_t row_begin, i
   return BitRun(lower_begin, lower_end) | BitRun(upper_begin, upper_end);
 }
 
+// Bits 2 j and 2 j + 1 of `bits`, each spread over 16: shifted to the top of their byte, they are
+// its sign, which the permutation repeats. PTX ISA 8.x, section 9.7.9.7.
+__device__ __forceinline__ uint32_t SpreadPair(uint32_t bits, int j) {
+  const uint32_t byte = static_cast<uint32_t>(j) / 4;
+  const int shift = 7 - 2 * j % 8;
+  constexpr uint32_t kSign = 8;    // added to the number of a byte: its sign in all 8 bits
+  constexpr uint32_t kSecond = 4;  // added to the number of a byte of the second operand
+  const uint32_t low = (kSign + byte) * 0x11;
+  const uint32_t high = (kSign + kSecond + byte) * 0x1100;
+  uint32_t spread;
+  asm("prmt.b32 %0, %1, %2, %3;\n"
+      : "=r"(spread)
+      : "r"(bits << shift), "r"(bits << (shift - 1)), "r"(low + high));
+  return spread;
+}
+
 }  // namespace flashmask::sm90a
