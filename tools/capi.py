@@ -165,10 +165,11 @@ def workspace_bytes(
     k: torch.Tensor,
     startend_row_indices: torch.Tensor | None,
     causal: bool,
+    deterministic: bool = False,
 ) -> int:
     """Return how much memory a call of `name`, forward or backward, works in."""
     lse = torch.empty(0, dtype=torch.float32, device=q.device)
-    call = _call(q, k, k, q, lse, startend_row_indices, causal, None, False)
+    call = _call(q, k, k, q, lse, startend_row_indices, causal, None, deterministic)
     return _workspace_bytes(name, call)
 
 
