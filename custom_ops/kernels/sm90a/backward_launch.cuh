@@ -79,27 +79,32 @@ BackwardScratch LayOutBackward(const BackwardParams& params, void* workspace) {
 template <typename Config>
 Status MakeBackwardMaps(const BackwardParams& params, BackwardArguments* args) {
   const AttentionSizes& sizes = params.sizes;
-  Status status = Status::Ok();
-  const auto map = [&](const TensorView& view,
-                       const char* name,
-                       bool keys,
-                       int box,
-                       CUtensorMap* to) {
-    if (!status.ok()) return;
-    const int64_t rows = keys ? sizes.seqlen_k : sizes.seqlen_q;
-    const int64_t heads = keys ? sizes.num_heads_k : sizes.num_heads;
-    status = Status(
-        MakeTensorMap(view, name, params.dtype, sizes.batch, rows, heads, sizes.head_dim, box, to));
+  const auto map = [&](const TensorView& view, const char* name, bool keys, int box, auto* to) {
+    return MakeTensorMap(view,
+                         name,
+                         params.dtype,
+                         sizes.batch,
+                         keys ? sizes.seqlen_k : sizes.seqlen_q,
+                         keys ? sizes.num_heads_k : sizes.num_heads,
+                         sizes.head_dim,
+                         box,
+                         to);
   };
   // Without a gradient of the output its rows are read past the end of the query's: zeros.
   const bool given = params.grad_out.data != nullptr;
-  map(params.query, "query", false, Config::kRows, &args->query);
-  map(given ? params.grad_out : params.query, "grad_out", false, Config::kRows, &args->grad_out);
-  map(params.key, "key", true, Config::kKeys, &args->key);
-  map(params.value, "value", true, Config::kKeys, &args->value);
-  map(params.grad_key, "grad_key", true, Config::kGroupKeys, &args->grad_key);
-  map(params.grad_value, "grad_value", true, Config::kGroupKeys, &args->grad_value);
-  return status;
+  const TensorView& rows = given ? params.grad_out : params.query;
+  const Status made[] = {
+      map(params.query, "query", false, Config::kRows, &args->query),
+      map(rows, "grad_out", false, Config::kRows, &args->grad_out),
+      map(params.key, "key", true, Config::kKeys, &args->key),
+      map(params.value, "value", true, Config::kKeys, &args->value),
+      map(params.grad_key, "grad_key", true, Config::kGroupKeys, &args->grad_key),
+      map(params.grad_value, "grad_value", true, Config::kGroupKeys, &args->grad_value),
+  };
+  for (const Status& status : made) {
+    if (!status.ok()) return status;
+  }
+  return Status::Ok();
 }
 
 template <typename Config>
