@@ -9,13 +9,16 @@
 
 namespace flashmask::sm90a {
 
-// Where a step's share of grad_query goes, and what kind of step it is.
+// Where a step's share of grad_query goes, and what kind of step it is: StepFlags, and above them
+// the mask.
 struct alignas(16) StepInfo {
   int32_t tile;  // of grad_query_sum
   int32_t row_begin;
   int32_t mask_step;  // row of SumOrder::live_blocks
   uint32_t flags;
 };
+
+constexpr int kFlagBits = 4;
 
 enum StepFlags : uint32_t {
   kPartialStep = 1,
@@ -37,9 +40,9 @@ struct ListEntry {
   StepInfo step;
   ItemInfo item;
   int32_t head;
-  int32_t mask;
 };
 constexpr int kListEntries = 4;
+constexpr int kStagings = 2;  // of each group, in turns
 
 enum class JobKind : int32_t { kAddGradQuery, kStoreGradKey, kStoreGradValue, kExit };
 
@@ -60,14 +63,13 @@ struct BackwardShared {
   alignas(1024) Element value[kTile];
   alignas(1024) Element query[Config::kQueryStages][kRowTile];
   alignas(1024) Element grad_out[Config::kGradOutStages][kRowTile];
-  alignas(1024) Element grad_scores[2][Config::kKeys * Config::kRows];  // [rows / 64][key][64]
-  alignas(1024) float staging[Config::kGroups][kRowTile / Config::kGroups];
-  alignas(128) int4 bounds[Config::kQueryStages][Config::kKeys];
+  alignas(1024) Element grad_scores[Config::kKeys * Config::kRows];  // [rows / 64][key][64]
+  alignas(1024) float staging[Config::kGroups][kStagings][kRowTile / Config::kGroups];
   alignas(128) float lse_log2[Config::kQueryStages][Config::kRows];
   alignas(128) float delta[Config::kGradOutStages][Config::kRows];
   StepInfo steps[Config::kQueryStages];
   ItemInfo items[2];
-  Job jobs[Config::kGroups];
+  Job jobs[Config::kGroups][kStagings];
   ListEntry entries[kListEntries];
   alignas(8) uint64_t query_full[Config::kQueryStages];
   alignas(8) uint64_t query_empty[Config::kQueryStages];
@@ -81,11 +83,12 @@ struct BackwardShared {
   alignas(8) uint64_t value_empty;
 };
 
-// Numbers of named barriers; 0 is __syncthreads'. A staging is handed to and fro by two of them.
+// Numbers of named barriers; 0 is __syncthreads'. A staging goes to and fro by two of them.
 enum NamedBarrier : int {
   kGradScoresStored = 1,  // both consumer groups
-  kStagingFree = 2,       // and 3: a reducer warp and its group
-  kStagingFull = 4,       // and 5
+  kGradScoresRead = 2,    // and 3: the other group has read what this one stored
+  kStagingFree = 4,       // to 7, by group and staging: a reducer warp and its group
+  kStagingFull = 8,       // to 11
 };
 constexpr int kStagingThreads = kWarpgroup + kWarp;
 
