@@ -209,11 +209,16 @@ class BackwardConsumer {
       ptx::WgmmaCommit();
       keep_key_ = !first;
 
-      ExponentiateScores(query_stage, scores);
       const bool partial = (flags & kPartialStep) != 0;
       uint32_t masked[2] = {0, 0};
-      // The branch also keeps the wait behind it from being moved before the exponentials.
-      if (partial) FindMaskedRows(query_stage, masked);
+      // In both branches, so that they are done there: behind one branch ptxas puts some off until
+      // after the wait, and without any it moves the wait before them.
+      if (partial) {
+        FindMaskedRows(query_stage, masked);
+        ExponentiateScores(query_stage, scores);
+      } else {
+        ExponentiateScores(query_stage, scores);
+      }
       // Only now, as the fence waits for the stores to shared memory.
       if (!first) Post(JobKind::kAddGradQuery, before);
       ptx::WgmmaWait<1>();
