@@ -559,7 +559,7 @@ def test_f30_recompute_repeats_the_forward_bit_for_bit(rng):
         assert source.grad.numpy().tobytes() == gradient.numpy().tobytes()
 
 
-# K16: static graph, shapes, optional input. The saved model of F43 is in test_ops.py.
+# K16: static graph, shapes, optional input. The saved model of F43 is in test_graphs.py.
 
 
 @pytest.mark.parametrize("wanted", ["qkv", "v", "q", "k"])

@@ -1,17 +1,77 @@
-"""What the loader says when there is no library to load."""
+"""Finding and loading the library, and what it says of itself."""
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+import paddle
 import pytest
+from support import cases
 
+import paddle_flashmask
 from paddle_flashmask import _ops
 
+# Finding the library.
+
 ROOT = Path(__file__).resolve().parent.parent
+
+
+def test_loading_again_does_nothing():
+    paddle_flashmask.load_ops()
+    first = _ops.library()
+    paddle_flashmask.load_ops()
+    assert _ops.library() is first
+
+
+def test_kernels_are_described_with_dtypes_and_head_dims():
+    text = _ops.kernels()
+    assert all(word in text for word in ("cpu", *cases.DTYPES, "multiple of 8", "256"))
+
+
+@pytest.fixture
+def other_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(_ops, "FOLDER", tmp_path)
+    monkeypatch.setattr(_ops, "_library", None)
+    return tmp_path
+
+
+def test_missing_library_is_named_with_the_way_to_build_it(other_folder):
+    with pytest.raises(ImportError, match=r"no operator library in .*build it with: pip install"):
+        _ops.load_ops()
+
+
+def test_two_libraries_are_named(other_folder):
+    for name in ("_custom_ops.so", "_custom_ops_pd_.so"):
+        (other_folder / name).write_bytes(b"")
+    with pytest.raises(ImportError, match=r"more than one .*_custom_ops.so, _custom_ops_pd_.so"):
+        _ops.load_ops()
+
+
+@pytest.mark.parametrize("record", [None, "", "[]", "{}", "not json"])
+def test_library_without_a_record_is_refused(record, other_folder):
+    (other_folder / "_custom_ops.so").write_bytes(b"")
+    if record is not None:
+        (other_folder / "_build_info.json").write_text(record)
+    with pytest.raises(ImportError, match="does not say what was built"):
+        _ops.load_ops()
+
+
+def test_library_for_another_paddle_is_refused_with_both_versions(other_folder):
+    (other_folder / "_custom_ops.so").write_bytes(b"")
+    (other_folder / "_build_info.json").write_text(json.dumps({"paddle": "2.0.1"}))
+    with pytest.raises(ImportError, match=r"built for Paddle 2\.0\.1, found Paddle .*rebuild"):
+        _ops.load_ops()
+
+
+def test_second_copy_of_the_package_is_refused(other_folder, monkeypatch):
+    (other_folder / "_custom_ops.so").write_bytes(b"")
+    (other_folder / "_build_info.json").write_text(json.dumps({"paddle": paddle.__version__}))
+    with pytest.raises(ImportError, match="registered already by another copy"):
+        _ops.load_ops()
 
 
 def test_source_tree_without_a_build_is_named_as_the_cause(tmp_path, monkeypatch):

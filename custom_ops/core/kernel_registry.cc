@@ -98,10 +98,8 @@ std::string DescribeKernels() {
     if (!text.empty()) text += '\n';
     text += std::string(kernel.name);
     if (kernel.device == Device::kCuda) {
-      const bool bounded = kernel.max_compute_capability != kNewestCapability;
-      text += " (" + CapabilityText(kernel.min_compute_capability) +
-              (bounded ? " to " + CapabilityText(kernel.max_compute_capability) : " or newer") +
-              ")";
+      const bool alone = kernel.max_compute_capability == kernel.min_compute_capability;
+      text += " (" + CapabilityText(kernel.min_compute_capability) + (alone ? ")" : " or newer)");
     }
     text += ':';
     for (const DataType dtype : kernel.dtypes) text += std::string(" ") + DataTypeName(dtype);

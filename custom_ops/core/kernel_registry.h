@@ -27,7 +27,7 @@ struct Kernel {
   const char* name;  // folder of the kernel: "cpu", "sm80", "sm90a"
   Device device;
   int32_t min_compute_capability;
-  int32_t max_compute_capability;  // kNewestCapability: no bound
+  int32_t max_compute_capability;  // kNewestCapability, or the same as the least
   std::vector<DataType> dtypes;
   int64_t head_dim_multiple;
   int64_t max_head_dim;
