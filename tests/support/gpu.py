@@ -102,7 +102,8 @@ def run(
 ) -> Results:
     """Return what the C door gives, with results and workspaces poisoned and fenced before.
 
-    With `fresh` memory is what the allocator gives, for tools that watch it.
+    With `fresh` memory is what the allocator gives, for tools that watch it. `deterministic` is for
+    the backward.
     """
     query, key, value, grad_out = (tensor(array, dtype) for array in inputs[:4])
     grad_lse = tensor(inputs.grad_lse)
