@@ -21,9 +21,8 @@
 //                   dQ = dS K                after both groups stored dS; each half of it
 //                 so that the tensor cores have products of one kind or the other all along.
 //
-// Shared memory: key, value; query in 3 stages with its lse and the step's place; grad_out in 2
-// with delta; dS; two stagings of half a dQ per group, as a bulk reduction reads slowly. The bounds
-// of the keys are read from global memory, in partial steps.
+// Shared memory: key, value; query in 3 stages with its lse, the step's place and, for a partial
+// step, the bounds of the keys; grad_out in 2 with delta; dS in 2; staging of half a dQ per group.
 //
 // Barriers in shared memory: per stage and for key and value a full one (bytes) and an empty one
 // (a warp's arrivals). Named barriers: see NamedBarrier.

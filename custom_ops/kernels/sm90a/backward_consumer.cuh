@@ -39,7 +39,6 @@ class BackwardConsumer {
         thread_(static_cast<int>(threadIdx.x) % kWarpgroup) {}
 
   __device__ __forceinline__ void Run() {
-    ReleaseGradScores();
     for (uint32_t count = 0;; ++count) {
       ptx::MbarrierWait(ptx::SharedAddress(&shared_->key_full), count % 2);
       if (shared_->items[count % 2].key_begin == kNoMoreItems) break;
@@ -68,8 +67,8 @@ class BackwardConsumer {
   __device__ __forceinline__ uint32_t GradOut(int stage) const {
     return ptx::SharedAddress(shared_->grad_out) + stage * (kRows * kHeadDim * 2);
   }
-  __device__ __forceinline__ uint32_t GradScores() const {
-    return ptx::SharedAddress(shared_->grad_scores);
+  __device__ __forceinline__ uint32_t GradScores(int slot) const {
+    return ptx::SharedAddress(shared_->grad_scores) + slot * (Config::kKeys * kRows * 2);
   }
 
   __device__ __forceinline__ void Arrive(const uint64_t& barrier) const {
@@ -113,10 +112,11 @@ class BackwardConsumer {
   }
 
   // The same with dS of this group's keys in shared memory.
-  __device__ __forceinline__ void AddGradKey(uint32_t rows,
+  __device__ __forceinline__ void AddGradKey(int slot,
+                                             uint32_t rows,
                                              bool keep,
                                              float (&sums)[kKeySums]) const {
-    const uint64_t left = ptx::SwizzledTile(GradScores() + group_ * kGroupBlock, kUnused);
+    const uint64_t left = ptx::SwizzledTile(GradScores(slot) + group_ * kGroupBlock, kUnused);
     const uint64_t right = ptx::SwizzledTile(rows, kRowBlock);
 #pragma unroll
     for (int k = 0; k < kRows / kDepth; ++k) {
@@ -131,10 +131,10 @@ class BackwardConsumer {
   }
 
   // This group's part of dS K: at head dim 128 half of the columns, at 64 half of the rows.
-  __device__ __forceinline__ void MultiplyByKeys(float (&result)[32]) const {
+  __device__ __forceinline__ void MultiplyByKeys(int slot, float (&result)[32]) const {
     constexpr bool kHalfColumns = kHeadDim == 128;
     const uint64_t left =
-        ptx::SwizzledTile(GradScores() + (kHalfColumns ? 0 : group_ * kKeyBlock), kUnused);
+        ptx::SwizzledTile(GradScores(slot) + (kHalfColumns ? 0 : group_ * kKeyBlock), kUnused);
     const uint64_t right = ptx::SwizzledTile(
         ptx::SharedAddress(shared_->key) + (kHalfColumns ? group_ * kKeyBlock : 0),
         kUnused);
@@ -159,6 +159,7 @@ class BackwardConsumer {
   // groups of products that are not waited for.
   __device__ __forceinline__ void AddWeighted(const uint32_t (&weights)[kScores / 2],
                                               int grad_out_stage,
+                                              int slot,
                                               bool keep,
                                               float (&grad_value)[kKeySums],
                                               float (&grad_query)[Config::kGroupSums]) const {
@@ -167,7 +168,7 @@ class BackwardConsumer {
     ptx::WgmmaCommit();
     ptx::FenceProxyAsync();
     ptx::NamedBarrierSync(kGradScoresStored, Config::kGroups * kWarpgroup);
-    MultiplyByKeys(grad_query);
+    MultiplyByKeys(slot, grad_query);
     ptx::WgmmaCommit();
   }
 
@@ -190,6 +191,7 @@ class BackwardConsumer {
     ptx::WgmmaPin(scores);
     bool first = true;
     int before = 0;  // query stage of the step before
+    int slot = 0;
     while (true) {
       const int query_stage = query_.stage;
       const int grad_out_stage = grad_out_.stage;
@@ -203,7 +205,7 @@ class BackwardConsumer {
       ptx::WgmmaCommit();
       ptx::WgmmaFence();
       // In the first step this yields nothing of use, which the next step's sum then replaces.
-      AddGradKey(Query(first ? query_stage : before), keep_key_, grad_key);
+      AddGradKey(slot ^ 1, Query(first ? query_stage : before), keep_key_, grad_key);
       ptx::WgmmaCommit();
       keep_key_ = !first;
 
@@ -212,7 +214,7 @@ class BackwardConsumer {
       // In both branches, so that they are done there: behind one branch ptxas puts some off until
       // after the wait, and without any it moves the wait before them.
       if (partial) {
-        FindMaskedRows(query_stage, parity, masked);
+        FindMaskedRows(query_stage, masked);
         ExponentiateScores(query_stage, scores);
       } else {
         ExponentiateScores(query_stage, scores);
@@ -222,44 +224,41 @@ class BackwardConsumer {
       ptx::WgmmaWait<1>();
       ptx::WgmmaPin(grads);
       if (last) Arrive(shared_->value_empty);
-      uint32_t cells[kScores / 2];
       if (partial) {
-        FormGradScores<true>(grad_out_stage, scores, grads, masked, weights, cells);
+        FormGradScores<true>(grad_out_stage, slot, scores, grads, masked, weights);
       } else {
-        FormGradScores<false>(grad_out_stage, scores, grads, masked, weights, cells);
+        FormGradScores<false>(grad_out_stage, slot, scores, grads, masked, weights);
       }
       ptx::WgmmaWait<0>();
       ptx::WgmmaPin(grad_key);
-      StoreGradScores(cells);
       if (!first) Arrive(shared_->query_empty[before]);
 
       before = query_stage;
       query_.Advance();
       if (last) break;
       ptx::MbarrierWait(ptx::SharedAddress(&shared_->query_full[query_.stage]), query_.parity);
-      AddWeighted(weights, grad_out_stage, !first, grad_value, grad_query);
+      AddWeighted(weights, grad_out_stage, slot, !first, grad_value, grad_query);
       MultiplyByRows(shared_->key, Query(query_.stage), scores);
       ptx::WgmmaCommit();
       ptx::WgmmaWait<1>();
       ptx::WgmmaPin(grad_value);
       ptx::WgmmaPin(grad_query);
-      ReleaseGradScores();
       Arrive(shared_->grad_out_empty[grad_out_stage]);
       grad_out_.Advance();
       StageGradQuery(grad_query);
       ptx::WgmmaWait<0>();
       ptx::WgmmaPin(scores);
       first = false;
+      slot ^= 1;
     }
 
-    AddWeighted(weights, grad_out_.stage, !first, grad_value, grad_query);
-    AddGradKey(Query(before), keep_key_, grad_key);
+    AddWeighted(weights, grad_out_.stage, slot, !first, grad_value, grad_query);
+    AddGradKey(slot, Query(before), keep_key_, grad_key);
     ptx::WgmmaCommit();
     keep_key_ = false;
     ptx::WgmmaWait<1>();
     ptx::WgmmaPin(grad_value);
     ptx::WgmmaPin(grad_query);
-    ReleaseGradScores();
     Arrive(shared_->key_empty);
     Arrive(shared_->grad_out_empty[grad_out_.stage]);
     grad_out_.Advance();
@@ -289,75 +288,62 @@ class BackwardConsumer {
   }
 
   // MaskedRows of the thread's two keys.
-  __device__ __forceinline__ void FindMaskedRows(int stage,
-                                                 uint32_t item_parity,
-                                                 uint32_t (&masked)[2]) const {
-    const StepInfo& step = shared_->steps[stage];
+  __device__ __forceinline__ void FindMaskedRows(int stage, uint32_t (&masked)[2]) const {
     const int key = group_ * Config::kGroupKeys + thread_ / kWarp * 16 + Lane() / 4;
-    const int64_t columns = int64_t{args_.plan.num_column_tiles} * kPlanColumns;
-    const int4* bounds = args_.plan.bounds + (step.flags >> kFlagBits) * columns +
-                         shared_->items[item_parity].key_begin + key;
+    const int32_t row = shared_->steps[stage].row_begin;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      masked[i] = MaskedRows<kRows>(__ldg(bounds + 8 * i), step.row_begin, Lane() % 4 * 2);
+      masked[i] = MaskedRows<kRows>(shared_->bounds[stage][key + 8 * i], row, Lane() % 4 * 2);
     }
   }
 
-  // Rounds the weights, and the gradients of the scores, to operands. Masked cells become 0 only
-  // here, in pairs: whatever their scores and gradients were, infinite or no numbers.
+  // Rounds the weights to operands, and stores the gradients of the scores. Masked cells become 0
+  // only here, in pairs: whatever their scores and gradients were, infinite or no numbers.
   template <bool kPartial>
   __device__ __forceinline__ void FormGradScores(int stage,
+                                                 int slot,
                                                  const float (&scores)[kScores],
                                                  const float (&grads)[kScores],
                                                  const uint32_t (&masked)[2],
-                                                 uint32_t (&weights)[kScores / 2],
-                                                 uint32_t (&cells)[kScores / 2]) const {
+                                                 uint32_t (&weights)[kScores / 2]) const {
     const float* terms = shared_->delta[stage] + Lane() % 4 * 2;
-#pragma unroll
-    for (int j = 0; j < kRows / 8; ++j) {
-      const float2 delta = *reinterpret_cast<const float2*>(terms + 8 * j);
-#pragma unroll
-      for (int key = 0; key < 2; ++key) {
-        const float* p = scores + 4 * j + 2 * key;
-        const float* d = grads + 4 * j + 2 * key;
-        uint32_t weight = Pack<Element>(p[0], p[1]);
-        uint32_t cell = Pack<Element>(p[0] * (d[0] - delta.x), p[1] * (d[1] - delta.y));
-        if constexpr (kPartial) {
-          const uint32_t hidden = SpreadPair(masked[key], j);
-          weight &= ~hidden;
-          cell &= ~hidden;
-        }
-        weights[2 * j + key] = weight;
-        cells[2 * j + key] = cell;
-      }
-    }
-  }
-
-  // To this group's rows of dS, once its grad_key and both groups' grad_query have read the last.
-  __device__ __forceinline__ void StoreGradScores(const uint32_t (&cells)[kScores / 2]) const {
     const int row = Lane() % 16;
     const uint32_t to =
-        GradScores() + group_ * kGroupBlock + (thread_ / kWarp * 16 + row) * kLineBytes;
-    ptx::NamedBarrierSync(kGradScoresRead + group_, Config::kGroups * kWarpgroup);
+        GradScores(slot) + group_ * kGroupBlock + (thread_ / kWarp * 16 + row) * kLineBytes;
 #pragma unroll
     for (int i = 0; i < kRows / kDepth; ++i) {
+      uint32_t cells[4];
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int j = 2 * i + half;
+        const float2 delta = *reinterpret_cast<const float2*>(terms + 8 * j);
+#pragma unroll
+        for (int key = 0; key < 2; ++key) {
+          const float* p = scores + 4 * j + 2 * key;
+          const float* d = grads + 4 * j + 2 * key;
+          uint32_t weight = Pack<Element>(p[0], p[1]);
+          uint32_t cell = Pack<Element>(p[0] * (d[0] - delta.x), p[1] * (d[1] - delta.y));
+          if constexpr (kPartial) {
+            const uint32_t hidden = SpreadPair(masked[key], j);
+            weight &= ~hidden;
+            cell &= ~hidden;
+          }
+          weights[2 * j + key] = weight;
+          cells[2 * half + key] = cell;
+        }
+      }
       const int chunk = 2 * i % 8 + Lane() / 16;
       ptx::StMatrixX4(to + 2 * i / 8 * kKeyBlock + ((chunk ^ row % 8) * 16),
-                      cells[4 * i],
-                      cells[4 * i + 1],
-                      cells[4 * i + 2],
-                      cells[4 * i + 3]);
+                      cells[0],
+                      cells[1],
+                      cells[2],
+                      cells[3]);
     }
-  }
-
-  // Lets the other group store its next dS: this one's grad_query is complete.
-  __device__ __forceinline__ void ReleaseGradScores() const {
-    ptx::NamedBarrierArrive(kGradScoresRead + (group_ ^ 1), Config::kGroups * kWarpgroup);
   }
 
   __device__ __forceinline__ uint32_t WaitForStaging() const {
-    ptx::NamedBarrierSync(kStagingFree + group_ * kStagings + staging_, kStagingThreads);
-    return ptx::SharedAddress(shared_->staging[group_][staging_]);
+    ptx::NamedBarrierSync(kStagingFree + group_, kStagingThreads);
+    return ptx::SharedAddress(shared_->staging[group_]);
   }
 
   __device__ __forceinline__ void StageGradQuery(const float (&sums)[32]) const {
@@ -392,18 +378,16 @@ class BackwardConsumer {
     }
   }
 
-  // Hands the staging to the reducer, and turns to the other; `stage` is the query stage of the
-  // step.
-  __device__ __forceinline__ void Post(JobKind kind, int stage) {
+  // Hands the staging to the reducer; `stage` is the query stage of the step.
+  __device__ __forceinline__ void Post(JobKind kind, int stage) const {
     if (kind == JobKind::kExit) WaitForStaging();
     ptx::FenceProxyAsync();
     if (thread_ == 0) {
       const StepInfo step = shared_->steps[stage];
-      shared_->jobs[group_][staging_] = {step.tile, kind, step.mask_step, step.flags};
+      shared_->jobs[group_] = {step.tile, kind, step.mask_step, step.flags};
     }
     __syncwarp();
-    ptx::NamedBarrierArrive(kStagingFull + group_ * kStagings + staging_, kStagingThreads);
-    staging_ ^= 1;
+    ptx::NamedBarrierArrive(kStagingFull + group_, kStagingThreads);
   }
 
   const BackwardArguments& args_;
@@ -411,7 +395,6 @@ class BackwardConsumer {
   int group_;
   int thread_;
   bool keep_key_ = false;
-  int staging_ = 0;  // the one to fill next
   RingPlace<Config::kQueryStages> query_;
   RingPlace<Config::kGradOutStages> grad_out_;
 };

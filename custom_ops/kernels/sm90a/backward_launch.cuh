@@ -220,8 +220,8 @@ Status LaunchBackward(const BackwardParams& params) {
   const BackwardScratch scratch = LayOutBackward<Config>(params, params.execution.workspace);
   const int64_t tiles = sizes.batch * sizes.num_heads * scratch.num_steps;
   const int64_t items = sizes.batch * sizes.num_heads_k * plan.num_key_blocks;
-  if (std::max(items, tiles) > INT32_MAX >> kFlagBits) {
-    return Status::Unsupported("more than 2^27 blocks of rows or keys in one call");
+  if (std::max(items, tiles) > INT32_MAX / 2) {
+    return Status::Unsupported("more than 2^30 blocks of rows or keys in one call");
   }
   if (tiles == 0) return Status::Ok();
   FLASHMASK_RETURN_IF_CUDA_FAILS(

@@ -116,9 +116,10 @@ class BackwardScheduler {
       entry.step = {(batch_ * args_.num_heads + head) * args_.num_steps + step,
                     step * kRows,
                     mask * args_.num_steps + step,
-                    static_cast<uint32_t>(mask) << kFlagBits | flags};
+                    flags};
       entry.item = {key_begin_, head_k_, batch_};
       entry.head = head;
+      entry.mask = mask;
       ptx::MbarrierArrive(ptx::SharedAddress(&shared_->entry_full[place_.stage]));
     }
     __syncwarp();  // what follows is kept in registers that the warp shares
@@ -167,6 +168,7 @@ class BackwardLoader {
   static constexpr uint32_t kRowTileBytes = Shared::kRowTile * kElementBytes;
   static constexpr uint32_t kKeyTileBytes = Shared::kTile * kElementBytes;
   static constexpr uint32_t kTermBytes = kRows * sizeof(float);
+  static constexpr uint32_t kBoundsBytes = Config::kKeys * sizeof(int4);
 
   // False for the entry behind the last item.
   __device__ __forceinline__ bool BeginItem(const ListEntry& entry, uint32_t parity) {
@@ -208,15 +210,23 @@ class BackwardLoader {
 
   __device__ __forceinline__ void LoadQuery(const ListEntry& entry) {
     const int stage = query_.stage;
+    const bool partial = (entry.step.flags & kPartialStep) != 0;
     ptx::MbarrierWait(ptx::SharedAddress(&shared_->query_empty[stage]), query_.parity ^ 1);
     shared_->steps[stage] = entry.step;
     const uint32_t full = ptx::SharedAddress(&shared_->query_full[stage]);
-    ptx::MbarrierArriveExpect(full, kRowTileBytes + kTermBytes);
+    ptx::MbarrierArriveExpect(full, kRowTileBytes + kTermBytes + (partial ? kBoundsBytes : 0));
     LoadRowTile(&args_.query, shared_->query[stage], entry, entry.step.row_begin, full);
     ptx::BulkLoad(ptx::SharedAddress(shared_->lse_log2[stage]),
                   args_.terms.lse_log2 + TermOffset(entry),
                   kTermBytes,
                   full);
+    if (partial) {
+      const int64_t columns = int64_t{args_.plan.num_column_tiles} * kPlanColumns;
+      ptx::BulkLoad(ptx::SharedAddress(shared_->bounds[stage]),
+                    args_.plan.bounds + entry.mask * columns + entry.item.key_begin,
+                    kBoundsBytes,
+                    full);
+    }
     query_.Advance();
   }
 
@@ -278,31 +288,25 @@ class BackwardReducer {
       : args_(args),
         shared_(shared),
         group_(group),
-        lane_(static_cast<int>(threadIdx.x) % kWarp) {}
+        lane_(static_cast<int>(threadIdx.x) % kWarp),
+        staging_(ptx::SharedAddress(shared->staging[group])) {}
 
-  // A staging is free once the copies from it have read it; that is asked for a job later.
   __device__ __forceinline__ void Run() {
-    HandBack(0);
-    HandBack(1);
-    bool first = true;
-    for (int slot = 0;; slot ^= 1) {
-      ptx::NamedBarrierSync(kStagingFull + group_ * kStagings + slot, kStagingThreads);
-      const Job& job = shared_->jobs[group_][slot];
+    while (true) {
+      ptx::NamedBarrierArrive(kStagingFree + group_, kStagingThreads);
+      ptx::NamedBarrierSync(kStagingFull + group_, kStagingThreads);
+      const Job& job = shared_->jobs[group_];
       const ItemInfo& item = shared_->items[item_parity_];
-      const uint32_t staging = ptx::SharedAddress(shared_->staging[group_][slot]);
       if (job.kind == JobKind::kExit) break;
       if (job.kind != JobKind::kAddGradQuery) {
-        if (lane_ == 0) StoreKeys(job.kind, item, staging);
+        if (lane_ == 0) StoreKeys(job.kind, item);
         if (job.kind == JobKind::kStoreGradKey) item_parity_ ^= 1;  // the item's last job
       } else if (args_.order.live_blocks == nullptr) {
-        if (lane_ == 0) AddGradQuery(job.tile, staging);
+        if (lane_ == 0) AddGradQuery(job.tile);
       } else {
-        AddInOrder(job, item.key_begin / Config::kKeys, staging);
+        AddInOrder(job, item.key_begin / Config::kKeys);
       }
-      if (lane_ == 0) ptx::BulkWaitRead<1>();
       __syncwarp();
-      if (!first) HandBack(slot ^ 1);
-      first = false;
     }
     if (lane_ == 0) ptx::BulkWait<0>();
   }
@@ -310,32 +314,24 @@ class BackwardReducer {
  private:
   static constexpr uint32_t kStagingBytes = Config::kTileFloats / Config::kGroups * sizeof(float);
 
-  __device__ __forceinline__ void HandBack(int slot) const {
-    ptx::NamedBarrierArrive(kStagingFree + group_ * kStagings + slot, kStagingThreads);
-  }
-
-  __device__ __forceinline__ void AddGradQuery(int32_t tile, uint32_t staging) const {
+  __device__ __forceinline__ void AddGradQuery(int32_t tile) {
     float* sum = args_.grad_query_sum + int64_t{tile} * Config::kTileFloats +
                  group_ * (Config::kTileFloats / Config::kGroups);
-    ptx::BulkReduceAdd(sum, staging, kStagingBytes);
+    ptx::BulkReduceAdd(sum, staging_, kStagingBytes);
     ptx::BulkCommit();
+    ptx::BulkWaitRead<0>();
   }
 
   // Adds after the live key block before this one, and tells the next.
-  __device__ __forceinline__ void AddInOrder(const Job& job,
-                                             int32_t block,
-                                             uint32_t staging) const {
-    if ((job.flags & kDeadStep) != 0) {
-      if (lane_ == 0) ptx::BulkCommit();  // a group for every job: Run counts them
-      return;
-    }
+  __device__ __forceinline__ void AddInOrder(const Job& job, int32_t block) {
+    if ((job.flags & kDeadStep) != 0) return;
     const int32_t before = LiveBlockBefore(job.mask_step, block);
     if (lane_ != 0) return;
     int32_t* last_added = args_.order.last_added + int64_t{job.tile} * Config::kGroups + group_;
     while (LoadAcquire(last_added) != before + 1) {
     }
     FenceProxyGlobal();
-    AddGradQuery(job.tile, staging);
+    AddGradQuery(job.tile);
     ptx::BulkWait<0>();
     FenceProxyGlobal();
     StoreRelease(last_added, block + 1);
@@ -359,27 +355,27 @@ class BackwardReducer {
     return -1;
   }
 
-  __device__ __forceinline__ void StoreKeys(JobKind kind,
-                                            const ItemInfo& item,
-                                            uint32_t staging) const {
+  __device__ __forceinline__ void StoreKeys(JobKind kind, const ItemInfo& item) {
     const CUtensorMap* map = kind == JobKind::kStoreGradKey ? &args_.grad_key : &args_.grad_value;
     constexpr uint32_t kBoxBytes = Config::kGroupKeys * kSwizzleColumns * 2;
 #pragma unroll
     for (int box = 0; box < Config::kHeadDim / kSwizzleColumns; ++box) {
       ptx::TmaStore4d(map,
-                      staging + box * kBoxBytes,
+                      staging_ + box * kBoxBytes,
                       box * kSwizzleColumns,
                       item.head_k,
                       item.key_begin + group_ * Config::kGroupKeys,
                       item.batch);
     }
     ptx::BulkCommit();
+    ptx::BulkWaitRead<0>();
   }
 
   const BackwardArguments& args_;
   Shared* shared_;
   int group_;
   int lane_;
+  uint32_t staging_;
   uint32_t item_parity_ = 0;
 };
 

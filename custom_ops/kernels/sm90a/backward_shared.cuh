@@ -4,21 +4,19 @@
 // who writes and who reads what.
 
 #include "kernels/sm90a/backward_config.h"
+#include "kernels/sm90a/ring_place.cuh"
 
 #include <cstdint>
 
 namespace flashmask::sm90a {
 
-// Where a step's share of grad_query goes, and what kind of step it is: StepFlags, and above them
-// the mask.
+// Where a step's share of grad_query goes, and what kind of step it is.
 struct alignas(16) StepInfo {
   int32_t tile;  // of grad_query_sum
   int32_t row_begin;
   int32_t mask_step;  // row of SumOrder::live_blocks
   uint32_t flags;
 };
-
-constexpr int kFlagBits = 4;
 
 enum StepFlags : uint32_t {
   kPartialStep = 1,
@@ -40,9 +38,9 @@ struct ListEntry {
   StepInfo step;
   ItemInfo item;
   int32_t head;
+  int32_t mask;
 };
 constexpr int kListEntries = 4;
-constexpr int kStagings = 2;  // of each group, in turns
 
 enum class JobKind : int32_t { kAddGradQuery, kStoreGradKey, kStoreGradValue, kExit };
 
@@ -63,13 +61,14 @@ struct BackwardShared {
   alignas(1024) Element value[kTile];
   alignas(1024) Element query[Config::kQueryStages][kRowTile];
   alignas(1024) Element grad_out[Config::kGradOutStages][kRowTile];
-  alignas(1024) Element grad_scores[Config::kKeys * Config::kRows];  // [rows / 64][key][64]
-  alignas(1024) float staging[Config::kGroups][kStagings][kRowTile / Config::kGroups];
+  alignas(1024) Element grad_scores[2][Config::kKeys * Config::kRows];  // [rows / 64][key][64]
+  alignas(1024) float staging[Config::kGroups][kRowTile / Config::kGroups];
+  alignas(128) int4 bounds[Config::kQueryStages][Config::kKeys];
   alignas(128) float lse_log2[Config::kQueryStages][Config::kRows];
   alignas(128) float delta[Config::kGradOutStages][Config::kRows];
   StepInfo steps[Config::kQueryStages];
   ItemInfo items[2];
-  Job jobs[Config::kGroups][kStagings];
+  Job jobs[Config::kGroups];
   ListEntry entries[kListEntries];
   alignas(8) uint64_t query_full[Config::kQueryStages];
   alignas(8) uint64_t query_empty[Config::kQueryStages];
@@ -83,27 +82,12 @@ struct BackwardShared {
   alignas(8) uint64_t value_empty;
 };
 
-// Numbers of named barriers; 0 is __syncthreads'. A staging goes to and fro by two of them.
+// Numbers of named barriers; 0 is __syncthreads'. A staging is handed to and fro by two of them.
 enum NamedBarrier : int {
   kGradScoresStored = 1,  // both consumer groups
-  kGradScoresRead = 2,    // and 3: the other group has read what this one stored
-  kStagingFree = 4,       // to 7, by group and staging: a reducer warp and its group
-  kStagingFull = 8,       // to 11
+  kStagingFree = 2,       // and 3: a reducer warp and its group
+  kStagingFull = 4,       // and 5
 };
 constexpr int kStagingThreads = kWarpgroup + kWarp;
-
-// A stage of a ring and the parity of its round.
-template <int kStages>
-struct RingPlace {
-  int32_t stage = 0;
-  uint32_t parity = 0;
-
-  __device__ __forceinline__ void Advance() {
-    if (++stage == kStages) {
-      stage = 0;
-      parity ^= 1;
-    }
-  }
-};
 
 }  // namespace flashmask::sm90a

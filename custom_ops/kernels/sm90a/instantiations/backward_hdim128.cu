@@ -18,7 +18,8 @@ const KernelRegistration kRegistration({"sm90a",
                                         nullptr,
                                         Backward<kHeadDim>,
                                         nullptr,
-                                        BackwardWorkspace<kHeadDim>});
+                                        BackwardWorkspace<kHeadDim>,
+                                        true});
 
 }  // namespace
 }  // namespace flashmask::sm90a
