@@ -5,9 +5,9 @@ The only module that touches the library. Environment, read when the library is 
         avx512, avx512_bf16.
     FLASHMASK_GPU_KERNELS: the only GPU kernels that may be used, by name (see `kernels()`); auto
         (default): the newest that the device runs.
-    FLASHMASK_DETERMINISTIC: 1: gradients have the same bits in every run, or raise (on a GPU, where
-        such a backward is not there yet); 0 (default): gradients on a GPU need not. Paddle's own
-        FLAGS_cudnn_deterministic asks for the same.
+    FLASHMASK_DETERMINISTIC: 1: gradients have the same bits in every run; 0 (default): gradients of
+        query on a GPU need not, which is faster. Paddle's own FLAGS_cudnn_deterministic asks for
+        the same.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def set_tile_skipping(on: bool) -> None:
 
 
 def set_deterministic(on: bool) -> None:
-    """Ask for gradients of the same bits in every run; on a GPU, where there are none, they raise.
+    """Ask for gradients of the same bits in every run, also on a GPU, where that takes longer.
 
     FLAGS_cudnn_deterministic of Paddle asks as well, whatever is set here.
     """

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import math
 import os
+import struct
 from functools import cache
 from pathlib import Path
 
@@ -18,38 +19,16 @@ NO_WINDOW = (-1, -1)
 DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 DEFAULT_LIBRARY = Path(__file__).resolve().parent.parent / "build" / "libflashmask_c.so"
 
+# flashmask_call of custom_ops/capi/flashmask_c.h in three parts, packed at once: setting the fields
+# of a ctypes structure one by one takes longer than the launches. What the memory to work in
+# depends on; pointers and strides of tensors; where to run.
+SIZES = struct.Struct("@7q2if3i")
+TENSORS = struct.Struct("@3q" + "4q" * 4 + "q" + "4q" + "q" + "4q" * 3)
+PLACE = struct.Struct("@2qi4x")
+NO_TENSOR = (0, 0, 0, 0)
+NO_BACKWARD = (*NO_TENSOR, 0, *NO_TENSOR * 3)  # of TENSORS in a forward
 
-class _Tensor(ctypes.Structure):
-    _fields_ = (
-        ("data", ctypes.c_void_p),
-        ("batch_stride", ctypes.c_int64),
-        ("row_stride", ctypes.c_int64),
-        ("head_stride", ctypes.c_int64),
-    )
-
-
-class _Call(ctypes.Structure):
-    _fields_ = (
-        *((name, ctypes.c_int64) for name in ("batch", "seqlen_q", "seqlen_k", "num_heads")),
-        *((name, ctypes.c_int64) for name in ("num_heads_k", "num_heads_mask", "head_dim")),
-        ("dtype", ctypes.c_int32),
-        ("device", ctypes.c_int32),
-        ("softmax_scale", ctypes.c_float),
-        ("causal", ctypes.c_int32),
-        ("index_width", ctypes.c_int32),
-        ("deterministic", ctypes.c_int32),
-        ("startend_row_indices", ctypes.c_void_p),
-        ("window_left", ctypes.c_int64),
-        ("window_right", ctypes.c_int64),
-        *((name, _Tensor) for name in ("query", "key", "value", "out")),
-        ("softmax_lse", ctypes.c_void_p),
-        ("grad_out", _Tensor),
-        ("grad_softmax_lse", ctypes.c_void_p),
-        *((name, _Tensor) for name in ("grad_query", "grad_key", "grad_value")),
-        ("stream", ctypes.c_void_p),
-        ("workspace", ctypes.c_void_p),
-        ("num_threads", ctypes.c_int32),
-    )
+View = tuple[int, int, int, int]
 
 
 @cache
@@ -60,7 +39,11 @@ def library() -> ctypes.CDLL:
         raise FileNotFoundError(f"there is no {path}; build it with tools/build_capi.sh")
     loaded = ctypes.CDLL(path)
     for name in ("forward", "backward", "forward_workspace", "backward_workspace"):
-        getattr(loaded, f"flashmask_{name}").restype = ctypes.c_char_p
+        function = getattr(loaded, f"flashmask_{name}")
+        function.restype = ctypes.c_char_p
+        function.argtypes = [ctypes.c_char_p]
+    for name in ("forward_workspace", "backward_workspace"):
+        getattr(loaded, f"flashmask_{name}").argtypes.append(ctypes.POINTER(ctypes.c_int64))
     loaded.flashmask_describe_kernels.restype = ctypes.c_char_p
     return loaded
 
@@ -75,6 +58,7 @@ def use_kernels(name: str) -> None:
     choose = library().flashmask_set_gpu_kernels
     choose.restype = ctypes.c_char_p
     _check(choose(name.encode()))
+    _workspace_bytes.cache_clear()  # kernels work in different amounts of memory
 
 
 def forward(
@@ -107,15 +91,13 @@ def forward(
         workspace: `workspace_bytes` of uint8 to work in, 256-byte aligned; None: new memory.
     """
     if out is None:
-        out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+        out = torch.empty_like(q, memory_format=torch.contiguous_format)
     if softmax_lse is None:
         shape = (q.shape[0], q.shape[2], q.shape[1])
         softmax_lse = torch.empty(shape, dtype=torch.float32, device=q.device)
-    call = _call(
-        q, k, v, out, softmax_lse, startend_row_indices, causal, softmax_scale, deterministic
-    )
-    call.window_left, call.window_right = window
-    _run("forward", call, q.device, workspace)
+    sizes = _sizes(q, k, startend_row_indices, causal, softmax_scale, deterministic)
+    tensors = _tensors(q, k, v, out, softmax_lse, startend_row_indices, window)
+    _run("forward", sizes, TENSORS.pack(*tensors, *NO_BACKWARD), q, workspace)
     return out, softmax_lse
 
 
@@ -142,21 +124,24 @@ def backward(
     as in the forward.
     """
     if grads is None:
-        grads = tuple(torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v))
-    call = _call(
-        q, k, v, out, softmax_lse, startend_row_indices, causal, softmax_scale, deterministic
-    )
-    if grad_out is not None:
-        call.grad_out = _tensor("grad_out", grad_out)
+        dq, dk, dv = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
+    else:
+        dq, dk, dv = grads
+    lse_pointer = 0
     if grad_softmax_lse is not None:
-        grad_softmax_lse = grad_softmax_lse.contiguous()
-        call.grad_softmax_lse = grad_softmax_lse.data_ptr()
-    call.grad_query, call.grad_key, call.grad_value = (
-        _tensor(name, x) for name, x in zip(("dq", "dk", "dv"), grads, strict=True)
+        grad_softmax_lse = grad_softmax_lse.contiguous()  # bound until the call is made
+        lse_pointer = grad_softmax_lse.data_ptr()
+    sizes = _sizes(q, k, startend_row_indices, causal, softmax_scale, deterministic)
+    packed = TENSORS.pack(
+        *_tensors(q, k, v, out, softmax_lse, startend_row_indices, window),
+        *(NO_TENSOR if grad_out is None else _view("grad_out", grad_out)),
+        lse_pointer,
+        *_view("dq", dq),
+        *_view("dk", dk),
+        *_view("dv", dv),
     )
-    call.window_left, call.window_right = window
-    _run("backward", call, q.device, workspace)
-    return grads
+    _run("backward", sizes, packed, q, workspace)
+    return dq, dk, dv
 
 
 def workspace_bytes(
@@ -165,86 +150,126 @@ def workspace_bytes(
     k: torch.Tensor,
     startend_row_indices: torch.Tensor | None,
     causal: bool,
+    *,
+    deterministic: bool = False,
 ) -> int:
     """Return how much memory a call of `name`, forward or backward, works in."""
-    lse = torch.empty(0, dtype=torch.float32, device=q.device)
-    call = _call(q, k, k, q, lse, startend_row_indices, causal, None, False)
-    return _workspace_bytes(name, call)
+    return _workspace_bytes(name, _sizes(q, k, startend_row_indices, causal, None, deterministic))
 
 
-def _tensor(name: str, tensor: torch.Tensor) -> _Tensor:
-    if tensor.dim() != 4 or (tensor.stride(3) != 1 and tensor.shape[3] > 1 and tensor.numel() > 0):
+def _view(name: str, tensor: torch.Tensor) -> View:
+    strides = tensor.stride()
+    if len(strides) != 4 or (strides[3] != 1 and tensor.shape[3] > 1 and tensor.numel() > 0):
         raise ValueError(
             f"{name} must have 4 axes, the last contiguous; got shape {list(tensor.shape)}, "
-            f"strides {list(tensor.stride())}"
+            f"strides {list(strides)}"
         )
-    return _Tensor(tensor.data_ptr(), tensor.stride(0), tensor.stride(1), tensor.stride(2))
+    return (tensor.data_ptr(), strides[0], strides[1], strides[2])
 
 
-def _call(
+def _sizes(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    indices: torch.Tensor | None,
+    causal: bool,
+    softmax_scale: float | None,
+    deterministic: bool,
+    *,
+    device: int | None = None,
+) -> bytes:
+    if q.dtype not in DTYPES:
+        raise TypeError(f"q, k and v must have one dtype of {list(DTYPES)}; got {q.dtype}")
+    batch, seqlen_q, num_heads, head_dim = q.shape
+    _, seqlen_k, num_heads_k, _ = k.shape
+    num_heads_mask, width = 1, 0
+    if indices is not None:
+        if indices.dtype != torch.int32 or indices.dim() != 4 or not indices.is_contiguous():
+            raise ValueError("startend_row_indices must be contiguous int32 [B, heads, Sk, width]")
+        rows, num_heads_mask, columns, width = indices.shape
+        if (rows, columns) != (batch, seqlen_k):
+            raise ValueError(
+                f"startend_row_indices must be [{batch}, heads, {seqlen_k}, width]; "
+                f"got {list(indices.shape)}"
+            )
+    return SIZES.pack(
+        batch,
+        seqlen_q,
+        seqlen_k,
+        num_heads,
+        num_heads_k,
+        num_heads_mask,
+        head_dim,
+        DTYPES[q.dtype],
+        q.get_device() if device is None else device,  # -1: the CPU
+        1.0 / math.sqrt(head_dim) if softmax_scale is None else softmax_scale,
+        causal,
+        width,
+        deterministic,
+    )
+
+
+def _tensors(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
     out: torch.Tensor,
     lse: torch.Tensor,
     indices: torch.Tensor | None,
-    causal: bool,
-    softmax_scale: float | None,
-    deterministic: bool,
-) -> _Call:
-    tensors = [("q", q), ("k", k), ("v", v), ("out", out), ("softmax_lse", lse)]
-    tensors += [] if indices is None else [("startend_row_indices", indices)]
-    for name, tensor in tensors:
-        if tensor.device != q.device:
+    window: tuple[int, int],
+) -> tuple[int, ...]:
+    """Return what TENSORS begins with, up to softmax_lse."""
+    device = q.get_device()
+    for name, tensor in (("k", k), ("v", v), ("out", out), ("softmax_lse", lse)):
+        if tensor.get_device() != device:
             raise ValueError(f"{name} must be on {q.device} as q is; got {tensor.device}")
-    if k.dtype != q.dtype or v.dtype != q.dtype or q.dtype not in DTYPES:
-        raise TypeError(
-            f"q, k and v must have one dtype of {list(DTYPES)}; got {q.dtype}, {k.dtype}, {v.dtype}"
-        )
-    call = _Call()
-    call.batch, call.seqlen_q, call.num_heads, call.head_dim = q.shape
-    call.seqlen_k, call.num_heads_k = k.shape[1], k.shape[2]
-    call.num_heads_mask = 1
-    call.dtype = DTYPES[q.dtype]
-    call.device = q.device.index if q.is_cuda else -1
-    call.softmax_scale = 1.0 / math.sqrt(q.shape[3]) if softmax_scale is None else softmax_scale
-    call.causal = int(causal)
-    call.deterministic = int(deterministic)
-    call.window_left = call.window_right = -1
+    if k.dtype != q.dtype or v.dtype != q.dtype:
+        raise TypeError(f"q, k and v must have one dtype; got {q.dtype}, {k.dtype}, {v.dtype}")
+    pointer = 0
     if indices is not None:
-        if indices.dtype != torch.int32 or indices.dim() != 4 or not indices.is_contiguous():
-            raise ValueError("startend_row_indices must be contiguous int32 [B, heads, Sk, width]")
-        if indices.shape[0] != q.shape[0] or indices.shape[2] != k.shape[1]:
+        if indices.get_device() != device:
             raise ValueError(
-                f"startend_row_indices must be [{q.shape[0]}, heads, {k.shape[1]}, width]; "
-                f"got {list(indices.shape)}"
+                f"startend_row_indices must be on {q.device} as q is; got {indices.device}"
             )
-        call.num_heads_mask, call.index_width = indices.shape[1], indices.shape[3]
-        call.startend_row_indices = indices.data_ptr()
-    call.query, call.key, call.value, call.out = (_tensor(n, x) for n, x in tensors[:4])
-    call.softmax_lse = lse.data_ptr()
-    call.num_threads = torch.get_num_threads()
-    return call
+        pointer = indices.data_ptr()
+    return (
+        pointer,
+        *window,
+        *_view("q", q),
+        *_view("k", k),
+        *_view("v", v),
+        *_view("out", out),
+        lse.data_ptr(),
+    )
 
 
-def _workspace_bytes(name: str, call: _Call) -> int:
+@cache
+def _workspace_bytes(name: str, sizes: bytes) -> int:
+    width = SIZES.unpack(sizes)[-2]
+    # It depends on no tensor; what stands for the indices is never read.
+    tensors = TENSORS.pack(int(width > 0), *NO_WINDOW, *NO_TENSOR * 4, 0, *NO_BACKWARD)
     size = ctypes.c_int64()
     ask = getattr(library(), f"flashmask_{name}_workspace")
-    _check(ask(ctypes.byref(call), ctypes.byref(size)))
+    _check(ask(sizes + tensors + PLACE.pack(0, 0, 1), ctypes.byref(size)))
     return size.value
 
 
-def _run(name: str, call: _Call, device: torch.device, workspace: torch.Tensor | None) -> None:
-    size = _workspace_bytes(name, call)
+def _run(
+    name: str, sizes: bytes, tensors: bytes, q: torch.Tensor, workspace: torch.Tensor | None
+) -> None:
+    size = _workspace_bytes(name, sizes)
     if workspace is None:
         # Freed memory is reused in stream order, so the workspace may go when this returns.
-        workspace = torch.empty(max(1, size), dtype=torch.uint8, device=device)
+        workspace = torch.empty(max(1, size), dtype=torch.uint8, device=q.device)
     elif workspace.numel() * workspace.element_size() < size:
         raise ValueError(f"workspace must have {size} bytes; got {list(workspace.shape)}")
-    call.workspace = workspace.data_ptr()
-    if device.type == "cuda":
-        call.stream = torch.cuda.current_stream(device).cuda_stream
-    _check(getattr(library(), f"flashmask_{name}")(ctypes.byref(call)))
+    stream, threads = 0, 1
+    if q.is_cuda:
+        # The public way makes an object of Python first, a microsecond.
+        stream = torch._C._cuda_getCurrentRawStream(q.get_device())
+    else:
+        threads = torch.get_num_threads()
+    call = sizes + tensors + PLACE.pack(stream, workspace.data_ptr(), threads)
+    _check(getattr(library(), f"flashmask_{name}")(call))
 
 
 def _check(message: bytes | None) -> None:

@@ -20,8 +20,8 @@ FLASHMASK_EXPORT void flashmask_reset_tile_counts();
 // 0: compute every tile and mask it cell by cell; 1: skip dead tiles (the default).
 FLASHMASK_EXPORT void flashmask_set_tile_skipping(int32_t on);
 
-// 1: gradients of the Paddle operator have the same bits in every run, or are refused; 0: on a GPU
-// they need not (the default). Calls through flashmask_c.h say it in the call.
+// 1: gradients of the Paddle operator have the same bits in every run; 0: on a GPU they need not
+// (the default). Calls through flashmask_c.h say it in the call.
 FLASHMASK_EXPORT void flashmask_set_deterministic(int32_t on);
 
 // "auto", "portable", "avx2", "avx512" or "avx512_bf16". Returns null, or a message that lives

@@ -41,7 +41,7 @@ TileCounter& BackwardTileCounter();
 bool TileSkipping();
 void SetTileSkipping(bool on);
 
-// With determinism a GPU gives the same bits in every run, or refuses; the CPU always does.
+// With determinism a GPU gives the same bits in every run; the CPU always does.
 bool Deterministic();
 void SetDeterministic(bool on);
 

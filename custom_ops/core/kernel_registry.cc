@@ -18,7 +18,8 @@ std::atomic<const char*> only_gpu_kernels{nullptr};
 
 bool IsAllowed(const Kernel& kernel) {
   const char* only = only_gpu_kernels;
-  return kernel.device == Device::kCpu || only == nullptr || std::string(only) == kernel.name;
+  if (kernel.device == Device::kCpu) return true;
+  return only == nullptr ? !kernel.on_request : std::string(only) == kernel.name;
 }
 
 bool Serves(const Kernel& kernel, Target target, Pass pass, DataType dtype, int64_t head_dim) {
@@ -107,6 +108,7 @@ std::string DescribeKernels() {
             std::to_string(kernel.max_head_dim);
     if (kernel.backward == nullptr) text += ", forward";
     if (kernel.forward == nullptr) text += ", backward";
+    if (kernel.on_request) text += ", on request";
   }
   return text;
 }

@@ -36,6 +36,7 @@ struct Kernel {
   // Bytes of device memory that `execution.workspace` must have; null: none.
   size_t (*forward_workspace)(const ForwardParams&);
   size_t (*backward_workspace)(const BackwardParams&);
+  bool on_request = false;  // found only if RestrictGpuKernels names it: not tested enough yet
 };
 
 struct KernelRegistration {

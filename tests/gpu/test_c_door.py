@@ -282,21 +282,10 @@ def test_missing_kernel_says_what_there_is():
         capi.forward(*small("float32"), None, True)
 
 
-def test_deterministic_backward_is_refused_in_words():
-    query, key, value = small()
-    out, lse = capi.forward(query, key, value, None, True, deterministic=True)
-    with pytest.raises(RuntimeError, match="a deterministic backward is not there yet"):
-        capi.backward(out, query, key, value, out, lse, None, True, deterministic=True)
-    torch.cuda.synchronize()
-
-
 def test_unknown_device_raises_and_leaves_the_device_usable():
     query = small()[0]
-    call = capi._call(
-        query, query, query, query, torch.empty(0, device="cuda"), None, True, None, False
-    )
-    call.device = torch.cuda.device_count()
+    sizes = capi._sizes(query, query, None, True, None, False, device=torch.cuda.device_count())
     with pytest.raises(RuntimeError, match="invalid device ordinal"):
-        capi._workspace_bytes("forward", call)
+        capi._workspace_bytes("forward", sizes)
     out, _ = capi.forward(query, query, query, None, True)
     assert bool((out == 1).all())

@@ -174,25 +174,40 @@ def test_raw_operator_refuses_mixed_places():
         _ops.run(*tensors, None, **options)
 
 
-def refuse_gradients() -> None:
-    query = ones()
-    out = flashmask_attention(query, query, query)
-    with pytest.raises(REFUSED, match="a deterministic backward is not there yet"):
-        paddle.grad([out], [query], [out.detach()])
+def assert_gradients_repeat(rng: np.random.Generator) -> None:
+    case = AttentionCase("causal_1", seqlen_q=3000, num_heads=8, head_dim=64, dtype="bfloat16")
+    pair = Pair(case, case.make_mask(rng), rng)
+    query, key, value, grad_out = pair.tensors
+    common = (gpu.indices_tensor(pair.mask), pair.mask.causal)
+    out, lse = capi.forward(query, key, value, *common)
+    right = capi.backward(
+        grad_out,
+        query,
+        key,
+        value,
+        out,
+        lse,
+        *common,
+        deterministic=True,
+        grad_softmax_lse=pair.grad_lse,
+    )
+    for _ in range(5):
+        for mine, other in zip(pair.paddle()[2:], right, strict=True):
+            assert torch.equal(mine, other)
 
 
-def test_deterministic_switch_refuses_gradients():
+def test_deterministic_switch_gives_gradients_that_repeat(rng):
     _ops.set_deterministic(True)
     try:
-        refuse_gradients()
+        assert_gradients_repeat(rng)
     finally:
         _ops.set_deterministic(False)
 
 
-def test_paddles_deterministic_flag_refuses_gradients():
+def test_paddles_deterministic_flag_gives_gradients_that_repeat(rng):
     paddle.set_flags({"FLAGS_cudnn_deterministic": True})
     try:
-        refuse_gradients()
+        assert_gradients_repeat(rng)
     finally:
         paddle.set_flags({"FLAGS_cudnn_deterministic": False})
 

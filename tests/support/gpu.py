@@ -98,10 +98,12 @@ def run(
     softmax_scale: float | None = None,
     grads: str = "both",
     fresh: bool = False,
+    deterministic: bool = False,
 ) -> Results:
     """Return what the C door gives, with results and workspaces poisoned and fenced before.
 
-    With `fresh` memory is what the allocator gives, for tools that watch it.
+    With `fresh` memory is what the allocator gives, for tools that watch it. `deterministic` is for
+    the backward.
     """
     query, key, value, grad_out = (tensor(array, dtype) for array in inputs[:4])
     grad_lse = tensor(inputs.grad_lse)
@@ -117,7 +119,7 @@ def run(
         return fenced[-1].tensor
 
     def workspace(name: str) -> torch.Tensor:
-        size = capi.workspace_bytes(name, query, key, *common)
+        size = capi.workspace_bytes(name, query, key, *common, deterministic=deterministic)
         return poisoned((size,), torch.uint8)
 
     out = poisoned(query.shape, query.dtype)
@@ -128,6 +130,7 @@ def run(
         value,
         *common,
         softmax_scale,
+        deterministic,
         window=window,
         out=out,
         softmax_lse=lse,
@@ -143,6 +146,7 @@ def run(
         lse,
         *common,
         softmax_scale,
+        deterministic,
         grad_softmax_lse=None if grads == "out" else grad_lse,
         window=window,
         grads=gradients,
@@ -153,9 +157,22 @@ def run(
     return Results(*(to_numpy(x) for x in (out, lse, *gradients)))
 
 
-def check_case(case: AttentionCase, rng: np.random.Generator, *, grads: str = "both") -> None:
+def check_case(
+    case: AttentionCase,
+    rng: np.random.Generator,
+    *,
+    grads: str = "both",
+    deterministic: bool = False,
+) -> None:
     inputs, mask = random_inputs(case, rng), case.make_mask(rng)
-    ours = run(inputs, mask, dtype=case.dtype, softmax_scale=case.softmax_scale, grads=grads)
+    ours = run(
+        inputs,
+        mask,
+        dtype=case.dtype,
+        softmax_scale=case.softmax_scale,
+        grads=grads,
+        deterministic=deterministic,
+    )
     assert_right(ours, inputs, mask, case.dtype, softmax_scale=case.softmax_scale, grads=grads)
 
 

@@ -1,9 +1,11 @@
 """Cells run with fake providers: turns, states, errors, the command line and its exit codes."""
 
+from functools import partial
+
 import attention
 import providers
 import pytest
-from harness import driver, options, results
+from harness import driver, options, results, workers
 from harness.cells import BACKWARD, FORWARD
 from harness.session import Session
 from harness.workers import Worker, WorkerError
@@ -128,7 +130,8 @@ def test_a_provider_that_fails_is_an_error_and_the_others_go_on(fakes):
 def test_our_operator_runs_in_a_process_of_its_own():
     shape = cell(seqlen=130)
     origin = results.source("a command")
-    rows = driver.run_cell(shape, attention.start_worker, driver.Effort(3, 1.0), origin)
+    start = partial(attention.start_worker, workers.KeptWorkers())
+    rows = driver.run_cell(shape, start, driver.Effort(3, 1.0), origin)
     assert [row.status for row in rows] == ["ok", "ok"]
     assert "paddle_flashmask" in rows[0].versions
     assert rows[1].peak_mib >= 0
@@ -193,3 +196,54 @@ def test_wrong_options_leave_with_code_2(arguments, capsys):
         options.parse(arguments, "")
     assert caught.value.code == 2
     assert "must be" in capsys.readouterr().err
+
+
+def test_rows_of_who_cannot_run_name_the_device_of_who_can(fakes, monkeypatch):
+    monkeypatch.setattr(fakes["ours"], "device_name", lambda self: "a GPU")
+    monkeypatch.setattr(fakes["torch_sdpa"], "device_name", lambda self: "a GPU")
+    rows = run(fakes, [])
+    assert [row.status for row in rows] == ["ok", "ok", "ok", "n/a"]
+    assert {row.device for row in rows} == {"a GPU"}
+
+
+def test_the_recorded_command_names_no_place():
+    given = ["--csv", "/tmp/x", "--masks", "full", "--commit=abc", "--batch", "2"]
+    assert attention.measured(given) == ["--masks", "full", "--batch", "2"]
+
+
+class Mortal:
+    """A worker that dies of the request "die", and counts how many were started and closed."""
+
+    started = closed = 0
+
+    def __init__(self, name, *, device, threads):
+        type(self).started += 1
+        self.asked = []
+
+    def ask(self, **request):
+        self.asked.append(request["do"])
+        if request["do"] == "die":
+            raise WorkerError("killed (exit code -9)")
+        return {}
+
+    def close(self):
+        type(self).closed += 1
+
+
+def test_workers_of_a_gpu_stay_until_they_die(monkeypatch):
+    monkeypatch.setattr(workers, "Worker", Mortal)
+    kept = workers.KeptWorkers()
+    first = kept.borrow("ours", device="gpu")
+    first.close()
+    second = kept.borrow("ours", device="gpu")
+    assert Mortal.started == 1
+    with pytest.raises(WorkerError):
+        second.ask(do="die")
+    second.close()
+    assert Mortal.closed == 1
+    third = kept.borrow("ours", device="gpu")
+    third.close()
+    assert Mortal.started == 2
+    assert third._worker.asked == ["drop"]
+    kept.close()
+    assert Mortal.closed == 2

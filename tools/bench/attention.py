@@ -19,15 +19,18 @@ import argparse
 import importlib.util
 import shlex
 import sys
+from functools import partial
 
 import providers
 from harness import masks, results, tables
 from harness import options as command_line
 from harness.cells import Cell
-from harness.driver import Effort, run_cell
-from harness.workers import Worker
+from harness.driver import Asked, Effort, run_cell
+from harness.workers import KeptWorkers, Worker
 
 FAILED, NOT_USABLE = 1, 2
+PLACES = ("--csv", "--commit")
+PLACES_GIVEN = tuple(f"{name}=" for name in PLACES)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -48,17 +51,33 @@ def main(arguments: list[str] | None = None) -> int:
         print(*missing, sep="\n", file=sys.stderr)
         return NOT_USABLE
     given = sys.argv[1:] if arguments is None else arguments
-    origin = results.source(shlex.join(["python", "tools/bench/attention.py", *given]))
+    command = shlex.join(["python", "tools/bench/attention.py", *measured(given)])
+    origin = results.source(command, options.commit)
     effort = Effort(options.turns, options.seconds)
     rows: list[results.Row] = []
-    for number, cell in enumerate(cells, 1):
-        print(f"[{number}/{len(cells)}] {cell}", flush=True)
-        found = run_cell(cell, start_worker, effort, origin)
-        results.append(options.csv, found)
-        print(*map(line, found), sep="\n", flush=True)
-        rows += found
+    kept = KeptWorkers()
+    try:
+        for number, cell in enumerate(cells, 1):
+            print(f"[{number}/{len(cells)}] {cell}", flush=True)
+            found = run_cell(cell, partial(start_worker, kept), effort, origin)
+            results.append(options.csv, found)
+            print(*map(line, found), sep="\n", flush=True)
+            rows += found
+    finally:
+        kept.close()
     print(f"{len(rows)} rows appended to {options.csv}")
     return exit_code(rows)
+
+
+def measured(arguments: list[str]) -> list[str]:
+    """Return the arguments without those that say where rows go and of which commit they are."""
+    kept: list[str] = []
+    skip = False
+    for argument in arguments:
+        if not skip and argument not in PLACES and not argument.startswith(PLACES_GIVEN):
+            kept.append(argument)
+        skip = argument in PLACES
+    return kept
 
 
 def show(options: argparse.Namespace) -> int:
@@ -90,8 +109,10 @@ def report_wrong(cells: list[Cell]) -> str | None:
     return None
 
 
-def start_worker(name: str, cell: Cell) -> Worker:
-    """Start the process of a provider."""
+def start_worker(kept: KeptWorkers, name: str, cell: Cell) -> Asked:
+    """Return a process of a provider: on the CPU one for the cell alone, for its peak of memory."""
+    if cell.device == "gpu":
+        return kept.borrow(name, device=cell.device)
     return Worker(name, device=cell.device, threads=cell.threads)
 
 

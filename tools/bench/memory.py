@@ -1,11 +1,13 @@
-"""Peak memory of one forward and backward of `flashmask_attention` on the CPU, by length.
+"""Peak memory of one forward and backward by length: the operator on the CPU, the kernels on a GPU.
 
     python tools/bench/memory.py [--lengths 8192 16384 32768] [--dtype float32]
+    python tools/bench/memory.py --device gpu --lengths 8192 32768 131072 --dtype bfloat16
 
-Each length runs in a process of its own. Printed is the growth of the process's peak resident
-memory over the call, beside the memory of the tensors the caller holds (q, k, v, out and their
-gradients) and that of one dense score matrix of all heads. Mask: causal documents of about 1000
-tokens. Linux only (reads VmHWM).
+Each length runs in a process of its own. Printed is the growth of the peak over the call, beside
+the memory of the tensors the caller holds (q, k, v, out, its gradient and theirs) and that of one
+dense score matrix of all heads. The peak is the process's resident memory (Linux: VmHWM) on the
+CPU, and on a GPU what PyTorch allocated for a call of the C interface (tools/capi.py). Mask: causal
+documents of about 1000 tokens.
 """
 
 from __future__ import annotations
@@ -51,6 +53,24 @@ def measure(length: int, heads: int, head_dim: int, dtype: str) -> int:
     return peak_resident() - before
 
 
+def measure_gpu(length: int, heads: int, head_dim: int, dtype: str) -> int:
+    """Return the same of the kernels on a GPU."""
+    sys.path.append(str(Path(__file__).resolve().parents[1]))
+    import capi
+    import torch
+
+    from paddle_flashmask import recipes
+
+    rows, causal = recipes.causal_document([DOCUMENT] * (length // DOCUMENT), length)
+    shape = (1, length, heads, head_dim)
+    torch.cuda.reset_peak_memory_stats()
+    q, k, v = (torch.randn(shape, device="cuda", dtype=getattr(torch, dtype)) for _ in range(3))
+    indices = torch.from_numpy(rows).cuda()
+    out, lse = capi.forward(q, k, v, indices, causal)
+    capi.backward(torch.ones_like(out), q, k, v, out, lse, indices, causal)
+    return int(torch.cuda.max_memory_allocated())
+
+
 def main() -> None:
     """Measure every length in a fresh process and print a table."""
     parser = argparse.ArgumentParser(
@@ -60,13 +80,18 @@ def main() -> None:
     parser.add_argument("--heads", type=int, default=4)
     parser.add_argument("--head-dim", type=int, default=64)
     parser.add_argument("--dtype", choices=sorted(BYTES), default="float32")
+    parser.add_argument("--device", choices=("cpu", "gpu"), default="cpu")
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
-        print(measure(options.lengths[0], options.heads, options.head_dim, options.dtype))
+        run = measure if options.device == "cpu" else measure_gpu
+        print(run(options.lengths[0], options.heads, options.head_dim, options.dtype))
         return
+    framework = ("paddle", "pip install paddlepaddle")
+    if options.device == "gpu":
+        framework = ("torch", "pip install torch")
     for name, install in (
-        ("paddle", "pip install paddlepaddle"),
+        framework,
         ("paddle_flashmask", "pip install --no-build-isolation . in the repository"),
     ):
         if importlib.util.find_spec(name) is None:
@@ -75,7 +100,7 @@ def main() -> None:
     for length in options.lengths:
         command = [sys.executable, __file__, "--one", "--lengths", str(length)]
         command += ["--heads", str(options.heads), "--head-dim", str(options.head_dim)]
-        command += ["--dtype", options.dtype]
+        command += ["--dtype", options.dtype, "--device", options.device]
         done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
         size = BYTES[options.dtype]
         tensors = TENSORS * length * options.heads * options.head_dim * size

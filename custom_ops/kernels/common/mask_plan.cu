@@ -2,9 +2,12 @@
 //
 // PlanColumns  one warp per 64 columns, two columns a lane: lowers the numbers to bounds, stores
 //              them, and folds them to one range by warp reductions.
-// PlanCosts    one warp per row block: classifies its tiles, 32 at a time, and counts live ones.
-// PlanOrder    one thread per row block: its rank is the number of blocks with more live tiles, or
-//              as many and a larger row; so the order is a function of the mask alone.
+// PlanBlocks   one warp per row block: classifies its tiles, 32 at a time, and counts live ones; or
+//              one per key block, which counts its live steps of rows. The thread block that is the
+//              last of its mask to finish sorts: the rank of a block is the number of those with a
+//              higher cost, or the same and a larger row, so the order is a function of the mask
+//              alone.
+// PlanShort    all that by one thread block per mask.
 
 #include "kernels/common/cuda_check.h"
 #include "kernels/common/mask_plan.h"
@@ -16,7 +19,11 @@ namespace {
 
 constexpr int kWarp = 32;
 constexpr int kThreads = 256;
+constexpr int kMostThreads = 1024;
 constexpr int kWarpsPerBlock = kThreads / kWarp;
+// Masks of at most so many ranges and blocks are planned by one kernel: a launch less on the host
+// is worth more there than a few microseconds on the device.
+constexpr int kShortTiles = 128;
 constexpr unsigned kAllLanes = 0xffffffffu;
 constexpr size_t kAlignment = 256;
 
@@ -33,13 +40,14 @@ __device__ __forceinline__ IntervalRange FoldLanes(IntervalRange range) {
   return range;
 }
 
-__global__ void __launch_bounds__(kThreads)
-    PlanColumns(PlanShape shape, MaskParams mask, MaskPlanView plan) {
-  const int64_t warp = static_cast<int64_t>(blockIdx.x) * kWarpsPerBlock + threadIdx.x / kWarp;
-  const int lane = threadIdx.x % kWarp;
-  if (warp >= static_cast<int64_t>(plan.num_masks) * plan.num_column_tiles) return;
-  const int64_t mask_index = warp / plan.num_column_tiles;
-  const int64_t column_begin = warp % plan.num_column_tiles * kPlanColumns;
+// A warp lowers the columns of one range; `tile_of_all` counts over the masks.
+__device__ __forceinline__ void LowerTile(const PlanShape& shape,
+                                          const MaskParams& mask,
+                                          const MaskPlanView& plan,
+                                          int64_t tile_of_all,
+                                          int lane) {
+  const int64_t mask_index = tile_of_all / plan.num_column_tiles;
+  const int64_t column_begin = tile_of_all % plan.num_column_tiles * kPlanColumns;
   TileRange range{EmptyRange(), EmptyRange()};
   for (int i = 0; i < kPlanColumns / kWarp; ++i) {
     const int64_t column = column_begin + i * kWarp + lane;
@@ -54,71 +62,136 @@ __global__ void __launch_bounds__(kThreads)
       // Masked everywhere: never a full tile, and no obstacle to skipping the others.
       range.lower.touch = {0, static_cast<int32_t>(shape.seqlen_q)};
     }
-    plan.bounds[warp * kPlanColumns + i * kWarp + lane] =
+    plan.bounds[tile_of_all * kPlanColumns + i * kWarp + lane] =
         make_int4(bounds.lower.begin, bounds.lower.end, bounds.upper.begin, bounds.upper.end);
   }
   range.lower = FoldLanes(range.lower);
   range.upper = FoldLanes(range.upper);
-  if (lane == 0) plan.ranges[warp] = range;
+  if (lane == 0) plan.ranges[tile_of_all] = range;
 }
 
-__global__ void __launch_bounds__(kThreads) PlanCosts(PlanShape shape, MaskPlanView plan) {
-  const int64_t warp = static_cast<int64_t>(blockIdx.x) * kWarpsPerBlock + threadIdx.x / kWarp;
-  const int lane = threadIdx.x % kWarp;
-  if (warp >= static_cast<int64_t>(plan.num_masks) * plan.num_row_blocks) return;
-  const int64_t mask_index = warp / plan.num_row_blocks;
-  const int32_t row_begin = static_cast<int32_t>(warp % plan.num_row_blocks) * plan.row_block;
-  const int32_t row_end = min(row_begin + plan.row_block, static_cast<int32_t>(shape.seqlen_q));
+// What is counted and sorted of one mask: row blocks by live tiles, or key blocks by live steps.
+struct Blocks {
+  const TileRange* ranges;
+  int32_t* costs;
+  int32_t* order;
+  int32_t count;
+  int32_t num_column_tiles;
+  int32_t row_block;
+  int32_t seqlen_q;
+};
+
+template <bool kByRows>
+__device__ __forceinline__ Blocks BlocksOf(const PlanShape& shape,
+                                           const MaskPlanView& plan,
+                                           int64_t mask_index) {
+  Blocks blocks;
+  blocks.count = kByRows ? plan.num_row_blocks : plan.num_key_blocks;
+  blocks.ranges = plan.ranges + mask_index * plan.num_column_tiles;
+  blocks.costs = (kByRows ? plan.costs : plan.key_costs) + mask_index * blocks.count;
+  blocks.order = (kByRows ? plan.order : plan.key_order) + mask_index * blocks.count;
+  blocks.num_column_tiles = plan.num_column_tiles;
+  blocks.row_block = plan.row_block;
+  blocks.seqlen_q = static_cast<int32_t>(shape.seqlen_q);
+  return blocks;
+}
+
+// A warp counts what is live of one block.
+template <bool kByRows>
+__device__ __forceinline__ void CountLive(const Blocks& blocks, int block, int lane) {
   int32_t live = 0;
-  for (int tile = lane; tile < plan.num_column_tiles; tile += kWarp) {
-    const TileRange range = plan.ranges[mask_index * plan.num_column_tiles + tile];
-    live += ClassifyTile(range, row_begin, row_end) != TileClass::kSkip;
+  if (kByRows) {
+    const int32_t row_begin = block * blocks.row_block;
+    const int32_t row_end = min(row_begin + blocks.row_block, blocks.seqlen_q);
+    for (int tile = lane; tile < blocks.num_column_tiles; tile += kWarp) {
+      live += ClassifyTile(blocks.ranges[tile], row_begin, row_end) != TileClass::kSkip;
+    }
+  } else {
+    const int tile = block * (kPlanKeyBlock / kPlanColumns);
+    const bool has_second = tile + 1 < blocks.num_column_tiles;
+    const TileRange first = blocks.ranges[tile];
+    const TileRange second = has_second ? blocks.ranges[tile + 1] : first;
+    for (int32_t row = lane * kPlanRowStep; row < blocks.seqlen_q; row += kWarp * kPlanRowStep) {
+      const int32_t row_end = min(row + kPlanRowStep, blocks.seqlen_q);
+      live += ClassifyPair(first, second, has_second, row, row_end) != TileClass::kSkip;
+    }
   }
   live = __reduce_add_sync(kAllLanes, live);
-  if (lane == 0) plan.costs[warp] = live;
+  if (lane == 0) blocks.costs[block] = live;
 }
 
-__global__ void __launch_bounds__(kThreads) PlanKeyCosts(PlanShape shape, MaskPlanView plan) {
-  const int64_t warp = static_cast<int64_t>(blockIdx.x) * kWarpsPerBlock + threadIdx.x / kWarp;
-  const int lane = threadIdx.x % kWarp;
-  if (warp >= static_cast<int64_t>(plan.num_masks) * plan.num_key_blocks) return;
-  const int64_t mask_index = warp / plan.num_key_blocks;
-  const int tile = static_cast<int>(warp % plan.num_key_blocks) * (kPlanKeyBlock / kPlanColumns);
-  const TileRange* ranges = plan.ranges + mask_index * plan.num_column_tiles;
-  const bool has_second = tile + 1 < plan.num_column_tiles;
-  const TileRange first = ranges[tile];
-  const TileRange second = has_second ? ranges[tile + 1] : first;
-  const int32_t seqlen_q = static_cast<int32_t>(shape.seqlen_q);
-  int32_t live = 0;
-  for (int32_t row = lane * kPlanRowStep; row < seqlen_q; row += kWarp * kPlanRowStep) {
-    const int32_t row_end = min(row + kPlanRowStep, seqlen_q);
-    live += ClassifyPair(first, second, has_second, row, row_end) != TileClass::kSkip;
+// All threads of a thread block call this when they have written their costs. Tells whether those
+// of the whole mask are there.
+__device__ __forceinline__ bool IsLastToFinish(int32_t* finished) {
+  __shared__ bool last;
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    __threadfence();
+    last = atomicAdd(finished, 1) == static_cast<int32_t>(gridDim.x) - 1;
+    __threadfence();
   }
-  live = __reduce_add_sync(kAllLanes, live);
-  if (lane == 0) plan.key_costs[warp] = live;
+  __syncthreads();
+  return last;
 }
 
-// Sorts the blocks of each mask by falling cost; costs and order are [masks, num_blocks].
+// Sorts the blocks of a mask by falling cost; all kThreads_ threads of a thread block call it.
+template <int kThreads_>
+__device__ __forceinline__ void SortByCost(const Blocks& blocks) {
+  __shared__ int32_t others[kThreads_];
+  const int thread = threadIdx.x;
+  for (int first = 0; first < blocks.count; first += kThreads_) {
+    const int mine = first + thread;
+    const int32_t cost = mine < blocks.count ? __ldcg(blocks.costs + mine) : 0;
+    int rank = 0;
+    for (int begin = 0; begin < blocks.count; begin += kThreads_) {
+      __syncthreads();
+      if (begin + thread < blocks.count) others[thread] = __ldcg(blocks.costs + begin + thread);
+      __syncthreads();
+      const int count = min(kThreads_, blocks.count - begin);
+      for (int i = 0; i < count; ++i) {
+        rank += others[i] > cost || (others[i] == cost && begin + i > mine);
+      }
+    }
+    if (mine < blocks.count) blocks.order[rank] = mine;
+  }
+}
+
 __global__ void __launch_bounds__(kThreads)
-    PlanOrder(const int32_t* all_costs, int32_t* order, int num_blocks) {
-  __shared__ int32_t others[kThreads];
-  const int64_t mask_index = blockIdx.y;
-  const int32_t* costs = all_costs + mask_index * num_blocks;
-  const int mine = blockIdx.x * kThreads + threadIdx.x;
-  const int32_t cost = mine < num_blocks ? costs[mine] : 0;
-  int rank = 0;
-  for (int begin = 0; begin < num_blocks; begin += kThreads) {
-    __syncthreads();
-    if (begin + static_cast<int>(threadIdx.x) < num_blocks) {
-      others[threadIdx.x] = costs[begin + threadIdx.x];
-    }
-    __syncthreads();
-    const int count = min(kThreads, num_blocks - begin);
-    for (int i = 0; i < count; ++i) {
-      rank += others[i] > cost || (others[i] == cost && begin + i > mine);
-    }
+    PlanColumns(PlanShape shape, MaskParams mask, MaskPlanView plan) {
+  const int64_t warp = static_cast<int64_t>(blockIdx.x) * kWarpsPerBlock + threadIdx.x / kWarp;
+  const int lane = threadIdx.x % kWarp;
+  for (int64_t i = warp * kWarp + lane; i < plan.num_masks; i += int64_t{gridDim.x} * kThreads) {
+    plan.finished[i] = 0;
   }
-  if (mine < num_blocks) order[mask_index * num_blocks + rank] = mine;
+  if (warp >= static_cast<int64_t>(plan.num_masks) * plan.num_column_tiles) return;
+  LowerTile(shape, mask, plan, warp, lane);
+}
+
+// grid: blocks of warps by masks.
+template <bool kByRows>
+__global__ void __launch_bounds__(kThreads) PlanBlocks(PlanShape shape, MaskPlanView plan) {
+  const Blocks blocks = BlocksOf<kByRows>(shape, plan, blockIdx.y);
+  const int block = blockIdx.x * kWarpsPerBlock + threadIdx.x / kWarp;
+  if (block < blocks.count) CountLive<kByRows>(blocks, block, threadIdx.x % kWarp);
+  if (IsLastToFinish(plan.finished + blockIdx.y)) SortByCost<kThreads>(blocks);
+}
+
+// Everything of a short mask.
+template <bool kByRows>
+__global__ void __launch_bounds__(kMostThreads)
+    PlanShort(PlanShape shape, MaskParams mask, MaskPlanView plan) {
+  const int warp = threadIdx.x / kWarp;
+  const int lane = threadIdx.x % kWarp;
+  for (int tile = warp; tile < plan.num_column_tiles; tile += kMostThreads / kWarp) {
+    LowerTile(shape, mask, plan, int64_t{blockIdx.x} * plan.num_column_tiles + tile, lane);
+  }
+  __syncthreads();
+  const Blocks blocks = BlocksOf<kByRows>(shape, plan, blockIdx.x);
+  for (int block = warp; block < blocks.count; block += kMostThreads / kWarp) {
+    CountLive<kByRows>(blocks, block, lane);
+  }
+  __syncthreads();
+  SortByCost<kMostThreads>(blocks);
 }
 
 size_t Aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
@@ -161,17 +234,8 @@ size_t CutMaskPlan(const AttentionSizes& sizes, void* workspace, MaskPlanView* p
   plan->order = cutter.Take<int32_t>(masks * plan->num_row_blocks);
   plan->key_costs = cutter.Take<int32_t>(masks * plan->num_key_blocks);
   plan->key_order = cutter.Take<int32_t>(masks * plan->num_key_blocks);
+  plan->finished = cutter.Take<int32_t>(masks);
   return cutter.used();
-}
-
-Status SortBlocks(const int32_t* costs,
-                  int32_t* order,
-                  int num_blocks,
-                  int num_masks,
-                  cudaStream_t stream) {
-  const dim3 grid(NumBlocks(num_blocks, kThreads), static_cast<unsigned>(num_masks));
-  PlanOrder<<<grid, kThreads, 0, stream>>>(costs, order, num_blocks);
-  return CudaStatus(cudaGetLastError(), "launch of PlanOrder");
 }
 
 }  // namespace
@@ -194,21 +258,25 @@ Status BuildMaskPlan(const AttentionSizes& sizes,
                      const MaskPlanView& plan,
                      PlanOrders orders,
                      cudaStream_t stream) {
+  if (plan.num_masks == 0) return Status::Ok();
   const PlanShape shape{sizes.seqlen_q, sizes.seqlen_k};
-  const int64_t tiles = static_cast<int64_t>(plan.num_masks) * plan.num_column_tiles;
-  if (tiles > 0) {
-    PlanColumns<<<NumBlocks(tiles, kWarpsPerBlock), kThreads, 0, stream>>>(shape, mask, plan);
-    FLASHMASK_RETURN_IF_CUDA_FAILS(cudaGetLastError());
-  }
   const bool by_rows = orders == PlanOrders::kRowBlocks;
   const int num_blocks = by_rows ? plan.num_row_blocks : plan.num_key_blocks;
-  const int64_t warps = static_cast<int64_t>(plan.num_masks) * num_blocks;
-  if (warps == 0) return Status::Ok();
-  const auto count = by_rows ? PlanCosts : PlanKeyCosts;
-  count<<<NumBlocks(warps, kWarpsPerBlock), kThreads, 0, stream>>>(shape, plan);
+  const auto masks = static_cast<unsigned>(plan.num_masks);
+  if (orders != PlanOrders::kNone && std::max(plan.num_column_tiles, num_blocks) <= kShortTiles) {
+    const auto kernel = by_rows ? PlanShort<true> : PlanShort<false>;
+    kernel<<<masks, kMostThreads, 0, stream>>>(shape, mask, plan);
+    return CudaStatus(cudaGetLastError(), "launch of PlanShort");
+  }
+  const int64_t tiles = static_cast<int64_t>(plan.num_masks) * plan.num_column_tiles;
+  const unsigned column_blocks = std::max(1u, NumBlocks(tiles, kWarpsPerBlock));
+  PlanColumns<<<column_blocks, kThreads, 0, stream>>>(shape, mask, plan);
   FLASHMASK_RETURN_IF_CUDA_FAILS(cudaGetLastError());
-  return by_rows ? SortBlocks(plan.costs, plan.order, num_blocks, plan.num_masks, stream)
-                 : SortBlocks(plan.key_costs, plan.key_order, num_blocks, plan.num_masks, stream);
+  if (orders == PlanOrders::kNone || num_blocks == 0) return Status::Ok();
+  const dim3 grid(NumBlocks(num_blocks, kWarpsPerBlock), masks);
+  const auto kernel = by_rows ? PlanBlocks<true> : PlanBlocks<false>;
+  kernel<<<grid, kThreads, 0, stream>>>(shape, plan);
+  return CudaStatus(cudaGetLastError(), "launch of PlanBlocks");
 }
 
 }  // namespace flashmask

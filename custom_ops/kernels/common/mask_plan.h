@@ -33,6 +33,7 @@ struct MaskPlanView {
   int32_t* order = nullptr;      // [masks, row_blocks]
   int32_t* key_costs = nullptr;  // [masks, key_blocks]: live row steps of the key block
   int32_t* key_order = nullptr;  // [masks, key_blocks]
+  int32_t* finished = nullptr;   // [masks]: thread blocks that have counted their live tiles
   int32_t row_block = kPlanRowBlock;
   int32_t num_masks = 0;  // batch times mask heads
   int32_t num_column_tiles = 0;
@@ -51,9 +52,9 @@ MaskPlanView LayOutMaskPlan(const AttentionSizes& sizes,
                             int row_block = kPlanRowBlock);
 
 // Which of the orders a kernel reads.
-enum class PlanOrders { kRowBlocks, kKeyBlocks };
+enum class PlanOrders { kRowBlocks, kKeyBlocks, kNone };
 
-// Enqueues the kernels that fill the plan: bounds, ranges and one of the orders.
+// Enqueues the kernels that fill the plan: bounds, ranges and one of the orders or none.
 Status BuildMaskPlan(const AttentionSizes& sizes,
                      const MaskParams& mask,
                      const MaskPlanView& plan,

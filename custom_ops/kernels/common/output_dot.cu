@@ -6,6 +6,8 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include <algorithm>
+
 namespace flashmask {
 namespace {
 
@@ -25,6 +27,8 @@ struct Arguments {
   int32_t seqlen_q;
   int32_t num_heads;
   int32_t head_dim;
+  uint4* cleared;
+  int64_t num_cleared;
 };
 
 __device__ __forceinline__ float ToFloat(__nv_bfloat16 value) { return __bfloat162float(value); }
@@ -51,6 +55,10 @@ __global__ void __launch_bounds__(kThreads) RowTermsKernel(const Arguments args)
   const int64_t row_of_all =
       static_cast<int64_t>(blockIdx.x) * kWarpsPerBlock + threadIdx.x / kWarp;
   const int lane = threadIdx.x % kWarp;
+  for (int64_t i = row_of_all * kWarp + lane; i < args.num_cleared;
+       i += int64_t{gridDim.x} * kThreads) {
+    args.cleared[i] = make_uint4(0, 0, 0, 0);
+  }
   if (row_of_all >= args.num_rows) return;
   const int64_t row = row_of_all % args.terms.padded_rows;
   const int64_t head_of_all = row_of_all / args.terms.padded_rows;
@@ -79,7 +87,11 @@ __global__ void __launch_bounds__(kThreads) RowTermsKernel(const Arguments args)
 
 }  // namespace
 
-Status ComputeRowTerms(const BackwardParams& params, const RowTerms& terms, cudaStream_t stream) {
+Status ComputeRowTerms(const BackwardParams& params,
+                       const RowTerms& terms,
+                       cudaStream_t stream,
+                       void* cleared,
+                       size_t cleared_bytes) {
   const AttentionSizes& sizes = params.sizes;
   Arguments args;
   args.out = params.out;
@@ -91,8 +103,11 @@ Status ComputeRowTerms(const BackwardParams& params, const RowTerms& terms, cuda
   args.seqlen_q = static_cast<int32_t>(sizes.seqlen_q);
   args.num_heads = static_cast<int32_t>(sizes.num_heads);
   args.head_dim = static_cast<int32_t>(sizes.head_dim);
-  if (args.num_rows == 0) return Status::Ok();
-  const auto blocks = static_cast<unsigned>((args.num_rows + kWarpsPerBlock - 1) / kWarpsPerBlock);
+  args.cleared = static_cast<uint4*>(cleared);
+  args.num_cleared = static_cast<int64_t>(cleared_bytes / sizeof(uint4));
+  if (args.num_rows == 0 && args.num_cleared == 0) return Status::Ok();
+  const auto blocks =
+      std::max(1u, static_cast<unsigned>((args.num_rows + kWarpsPerBlock - 1) / kWarpsPerBlock));
   if (params.dtype == DataType::kFloat16) {
     RowTermsKernel<__half><<<blocks, kThreads, 0, stream>>>(args);
   } else {

@@ -10,6 +10,7 @@
 
 #include <cuda_runtime.h>
 
+#include <cstddef>
 #include <cstdint>
 
 namespace flashmask {
@@ -20,6 +21,12 @@ struct RowTerms {
   int64_t padded_rows = 0;
 };
 
-Status ComputeRowTerms(const BackwardParams& params, const RowTerms& terms, cudaStream_t stream);
+// Also sets `cleared_bytes` at `cleared` to 0 (16-byte aligned, a multiple of 16), on the way: what
+// a backward adds up in.
+Status ComputeRowTerms(const BackwardParams& params,
+                       const RowTerms& terms,
+                       cudaStream_t stream,
+                       void* cleared = nullptr,
+                       size_t cleared_bytes = 0);
 
 }  // namespace flashmask

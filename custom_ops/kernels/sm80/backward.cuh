@@ -2,36 +2,47 @@
 
 // Gradients of attention for sm_80 and newer: mma.sync and cp.async.
 //
-// A block owns 128 keys of one key head. It walks the live steps of 64 query rows (live_tiles.cuh)
-// of all query heads of the group, keeps grad_key and grad_value in registers, and adds each step's
-// share of grad_query to a float buffer in global memory by reductions, so the order of those sums,
-// and with it the last bits of grad_query, may change from run to run. Blocks start longest first.
+// A block owns 128 keys of one key head. It walks the live steps of 64 or 128 query rows
+// (tile_config.h, live_tiles.cuh) of all query heads of the group, keeps grad_key and grad_value in
+// registers, and adds each step's share of grad_query to a float buffer in global memory by
+// reductions, so the order of those sums, and with it the last bits of grad_query, may change from
+// run to run. Blocks start longest first.
+//
+// With kDeterministic key blocks add to a step of rows one after another, the last one first
+// (key_turns.h). They also start in that order, each with a ticket, so a block waits only for
+// blocks that have started before; heads whose sums fit the L2 together take turns, so that
+// neighbours do not start at once. Under a diagonal the last key block is two steps ahead of its
+// neighbour where rows are walked downwards, and nobody waits.
 //
 // A step, with 8 warps:
-//   S = Q K^T, dP = dO V^T   each warp 32 rows by 32 keys; weights P and gradients dS to shared
-//   dV += P^T dO             each warp 32 keys by half of head_dim, in registers over all steps
-//   dQ += dS K               each warp 32 rows by a quarter of head_dim, reduced to global memory
+//   S = Q K^T, dP = dO V^T   weights P and gradients dS to shared memory
+//   dV += P^T dO             in registers over all steps
+//   dQ += dS K               reduced to global memory
 //   dK += dS^T Q             as dV
-// Q(i + 1) is on its way during step i, dO(i + 1) from the end of dV on.
+// with a barrier before the first and between the first and the second line (and, where grad_out
+// has one buffer, after dV). Q(i + 1) and dO(i + 1) are on their way from dV (i) on; exponentials
+// are worked out between the steps of dP.
 //
 // Shared memory: key, value (all along, then grad_key and grad_value on their way out), query
-// twice, grad_out, P, dS: swizzled tiles; lse and delta of two steps; bounds of the keys; live
-// steps.
+// twice, grad_out once or twice, P, dS: swizzled tiles; lse and delta of a step; bounds of the
+// keys; live steps and their turns.
 //
 // The buffer of grad_query is laid out as the registers of a step's result lie, so that a warp's
 // reduction covers whole lines: [row step][warp][register quad][lane][4]. ConvertGradQuery undoes
 // that.
 // Source: FlashAttention-2, arXiv 2307.08691, algorithm 2; FlashMask, arXiv 2410.01359.
 
+#include "kernels/common/key_turns.h"
 #include "kernels/common/mask_plan.h"
 #include "kernels/common/output_dot.h"
 #include "kernels/ptx/cp_async.h"
 #include "kernels/ptx/ldmatrix.h"
 #include "kernels/ptx/mma_sync.h"
+#include "kernels/ptx/turn.h"
+#include "kernels/sm80/arguments.h"
 #include "kernels/sm80/fragments.cuh"
 #include "kernels/sm80/live_tiles.cuh"
 #include "kernels/sm80/shared_tile.cuh"
-#include "kernels/common/work_order.cuh"
 
 #include <cuda_runtime.h>
 
@@ -39,47 +50,48 @@
 
 namespace flashmask::sm80 {
 
-// What a launch passes to the kernels: pointers to device memory, strides in elements.
-struct BackwardArguments {
-  TensorView query;
-  TensorView key;
-  TensorView value;
+struct BackwardArguments : AttentionArguments {
   TensorView grad_out;  // data null: zero
   TensorView grad_query;
   TensorView grad_key;
   TensorView grad_value;
   RowTerms terms;
-  float* grad_query_sum;  // [B, Hq, row steps, 64 * kHeadDim], permuted
-  int32_t seqlen_q;
-  int32_t seqlen_k;
-  int32_t head_dim;
-  int32_t num_heads;
-  int32_t num_heads_k;
-  int32_t heads_per_key;
-  int32_t heads_per_mask;
-  int32_t num_heads_mask;
+  float* grad_query_sum;  // [B, Hq, row steps, kBlockRows * kHeadDim], permuted
   float softmax_scale;
-  float scale_log2;  // |softmax_scale| * log2(e), at least kSmallestScale
-  bool negate;       // softmax_scale is negative
-  MaskPlanView plan;
+  // With kDeterministic: words of `turns.done` are [B, Hq, row steps].
+  KeyTurns turns;
+  int32_t heads_per_section;
 };
 
-template <typename Config>
+// The turns of the steps of a list, and the place of the block in the order of work.
+template <bool kDeterministic, int kListSteps>
+struct TurnsShared {};
+
+template <int kListSteps>
+struct TurnsShared<true, kListSteps> {
+  int32_t turns[kListSteps];
+  int32_t ticket;
+  bool has_turn;
+};
+
+template <typename Config, bool kDeterministic>
 struct BackwardShared {
   using Element = typename Config::Element;
+  // Steps of a list of live ones; with turns one warp fewer fills it, to fit what sm_80 has.
+  static constexpr int kListWarps = kDeterministic ? 3 : 4;
   alignas(128) Element key[Config::kBlockColumns * Config::kHeadDim];
   alignas(128) Element value[Config::kBlockColumns * Config::kHeadDim];
   alignas(128) Element query[2][Config::kBlockRows * Config::kHeadDim];
-  alignas(128) Element grad_out[Config::kBlockRows * Config::kHeadDim];
+  alignas(128) Element grad_out[Config::kGradOutStages][Config::kBlockRows * Config::kHeadDim];
   alignas(128) Element weights[Config::kBlockRows * Config::kBlockColumns];
   alignas(128) Element grad_scores[Config::kBlockRows * Config::kBlockColumns];
-  alignas(16) float lse_log2[2][Config::kBlockRows];
-  alignas(16) float delta[2][Config::kBlockRows];
+  alignas(16) float terms[2][Config::kBlockRows];  // lse_log2, delta
   alignas(16) int4 bounds[Config::kBlockColumns];
-  LiveTiles<Config::kWarps, 32> live;
+  LiveTiles<kListWarps, 32, uint8_t> live;
+  TurnsShared<kDeterministic, 32 * kListWarps> order;
 };
 
-template <typename Config, bool kHalfLines>
+template <typename Config, bool kHalfLines, bool kDeterministic>
 class BackwardBlock {
  public:
   using Element = typename Config::Element;
@@ -92,21 +104,34 @@ class BackwardBlock {
   static constexpr int kQueryColumnTiles = kHeadDim / Config::kScoreWarpColumns / 8;
   static constexpr int kKeyRowTiles = kKeys / Config::kKeyWarpRows / 16;
   static constexpr int kKeyColumnTiles = kHeadDim / Config::kKeyWarpColumns / 8;
+  static constexpr bool kTwoGradOuts = Config::kGradOutStages == 2;
+  static constexpr unsigned kTurnThread = 32;  // of warp 1
+  using Shared = BackwardShared<Config, kDeterministic>;
   using Scores = float[kScoreRowTiles][kScoreColumnTiles][4];
   using KeySums = float[kKeyRowTiles][kKeyColumnTiles][4];
 
-  __device__ BackwardBlock(const BackwardArguments& args, BackwardShared<Config>* shared)
+  __device__ BackwardBlock(const BackwardArguments& args, Shared* shared)
       : args_(args),
         shared_(shared) {
-    // Heads run fastest: blocks at work together share a mask's rank, and queries of a head meet.
-    const int32_t heads = args.plan.num_key_blocks;
-    const int32_t head_of_all = static_cast<int32_t>(blockIdx.x) / heads;
-    const int32_t rank = static_cast<int32_t>(blockIdx.x) % heads;
+    const int32_t blocks = args.plan.num_key_blocks;
+    int32_t head_of_all = static_cast<int32_t>(blockIdx.x) / blocks;
+    int32_t rank = static_cast<int32_t>(blockIdx.x) % blocks;
+    if constexpr (kDeterministic) {
+      const int32_t ticket = TakeTicket();
+      const int32_t section = args.heads_per_section * blocks;
+      const int32_t first_head = ticket / section * args.heads_per_section;
+      const int32_t all_heads = static_cast<int32_t>(gridDim.x) / blocks;
+      const int32_t heads = min(args.heads_per_section, all_heads - first_head);
+      head_of_all = first_head + ticket % section % heads;
+      rank = ticket % section / heads;
+    }
     batch_ = head_of_all / args.num_heads_k;
     head_k_ = head_of_all % args.num_heads_k;
-    key_begin_ =
-        args.plan.key_order[int64_t{Mask(head_k_ * args.heads_per_key)} * heads + rank] * kKeys;
-    keys_ = min(kKeys, args.seqlen_k - key_begin_);
+    key_block_ = blocks - 1 - rank;
+    if constexpr (!kDeterministic) {
+      key_block_ = args.plan.key_order[int64_t{Mask(head_k_ * args.heads_per_key)} * blocks + rank];
+    }
+    keys_ = min(kKeys, args.seqlen_k - KeyBegin());
   }
 
   __device__ void Run() {
@@ -119,14 +144,14 @@ class BackwardBlock {
         Clear(grad_value_[r][d]);
       }
     }
-    const int32_t num_steps = (args_.seqlen_q + kRows - 1) / kRows;
+    const int32_t num_steps = NumSteps();
     for (int32_t g = 0; g < args_.heads_per_key; ++g) {
       const int32_t head = head_k_ * args_.heads_per_key + g;
       if (g == 0 || args_.heads_per_mask < args_.heads_per_key) LoadBounds(Mask(head));
       for (int32_t begin = 0; begin < num_steps; begin += shared_->live.kChunkTiles) {
         CollectSteps(Mask(head), begin, num_steps);
         __syncthreads();
-        RunChunk(head);
+        RunChunk(head, begin);
         __syncthreads();
       }
     }
@@ -156,6 +181,24 @@ class BackwardBlock {
     return Warp() / Config::kKeyWarpRows * (kHeadDim / Config::kKeyWarpColumns);
   }
 
+  // A number of its own, counted up in the order in which blocks start.
+  __device__ __forceinline__ int32_t TakeTicket() {
+    if (threadIdx.x == 0) shared_->order.ticket = atomicAdd(args_.turns.ticket, 1);
+    __syncthreads();
+    return shared_->order.ticket;
+  }
+
+  __device__ __forceinline__ int32_t KeyBegin() const { return key_block_ * kKeys; }
+
+  __device__ __forceinline__ int32_t NumSteps() const {
+    return (args_.seqlen_q + kRows - 1) / kRows;
+  }
+
+  // Index of a step of a head over the batch.
+  __device__ __forceinline__ int64_t StepOfAll(int32_t head, int32_t step) const {
+    return (int64_t{batch_} * args_.num_heads + head) * NumSteps() + step;
+  }
+
   __device__ __forceinline__ int32_t Mask(int32_t head) const {
     return batch_ * args_.num_heads_mask + head / args_.heads_per_mask;
   }
@@ -169,13 +212,13 @@ class BackwardBlock {
 
   __device__ __forceinline__ void LoadKeys() {
     LoadTileAsync<kKeys, kHeadDim, Config::kThreads>(ptx::SharedAddress(shared_->key),
-                                                     Pointer(args_.key, key_begin_, head_k_),
+                                                     Pointer(args_.key, KeyBegin(), head_k_),
                                                      args_.key.row_stride,
                                                      keys_,
                                                      args_.head_dim,
                                                      threadIdx.x);
     LoadTileAsync<kKeys, kHeadDim, Config::kThreads>(ptx::SharedAddress(shared_->value),
-                                                     Pointer(args_.value, key_begin_, head_k_),
+                                                     Pointer(args_.value, KeyBegin(), head_k_),
                                                      args_.value.row_stride,
                                                      keys_,
                                                      args_.head_dim,
@@ -188,92 +231,154 @@ class BackwardBlock {
     __syncthreads();
     const int32_t planned = args_.plan.num_column_tiles * kPlanColumns;
     for (int i = threadIdx.x; i < kKeys; i += Config::kThreads) {
-      const int32_t column = key_begin_ + i;
+      const int32_t column = KeyBegin() + i;
       shared_->bounds[i] = column < planned ? args_.plan.bounds[int64_t{mask} * planned + column]
                                             : make_int4(0, args_.seqlen_q, 0, 0);
     }
   }
 
   __device__ __forceinline__ void CollectSteps(int32_t mask, int32_t begin, int32_t num_steps) {
-    const int32_t tile = key_begin_ / kPlanColumns;
-    const TileRange* ranges = args_.plan.ranges + int64_t{mask} * args_.plan.num_column_tiles;
-    const bool has_second = tile + 1 < args_.plan.num_column_tiles;
-    const TileRange first = ranges[tile];
-    const TileRange second = has_second ? ranges[tile + 1] : first;
+    const int32_t num_tiles = args_.plan.num_column_tiles;
+    const TileRange* ranges = args_.plan.ranges + int64_t{mask} * num_tiles;
     shared_->live.Collect(begin, num_steps, [&](int step) {
       const int32_t row = step * kRows;
-      return ClassifyPair(first, second, has_second, row, min(row + kRows, args_.seqlen_q));
+      const int32_t row_end = min(row + kRows, args_.seqlen_q);
+      const TileClass found = ClassifyKeyBlock(ranges, num_tiles, key_block_, row, row_end);
+      if constexpr (kDeterministic) {
+        if (found != TileClass::kSkip) {
+          const int32_t last = args_.turns.last_blocks[int64_t{mask} * num_steps + step];
+          shared_->order.turns[step - begin] =
+              TurnOf(ranges, num_tiles, key_block_, last, row, row_end);
+        }
+      }
+      return found;
     });
   }
 
-  __device__ __forceinline__ void RunChunk(int32_t head) {
+  __device__ __forceinline__ void RunChunk(int32_t head, int32_t begin) {
     const int count = shared_->live.Count();
     if (count == 0) return;
-    int32_t entry = shared_->live.Entry(0);
-    LoadQuery(head, entry / 2, 0);
-    LoadGradOut(head, entry / 2);
+    int32_t entry = shared_->live.Entry(0, begin);
+    LoadQuery(head, entry / 2, 0, RowsOf(entry / 2));
+    LoadGradOut(head, entry / 2, 0, RowsOf(entry / 2));
+    LoadTerms(head, entry / 2);
+    ptx::CpAsyncCommit();
+    int32_t passed = 0;  // the step before
     for (int i = 0; i < count; ++i) {
       const int32_t step = entry / 2;
       const bool partial = entry % 2 != 0;
       const int slot = i % 2;
       ptx::CpAsyncWait<0>();
-      __syncthreads();  // query (i), grad_out (i) are there; weights (i - 1) are read by none
-      const bool more = i + 1 < count;
-      if (more) {
-        entry = shared_->live.Entry(i + 1);
-        LoadQuery(head, entry / 2, slot ^ 1);
+      __syncthreads();  // rows (i) are there; weights (i - 1) and rows (i - 1) are read by none
+      if constexpr (kDeterministic) {
+        if (i > 0) PassTurn(head, passed);
+        passed = step;
       }
-      ComputeWeights(step, slot, partial);
-      __syncthreads();  // weights and score gradients (i) are there
-      AddTransposed(shared_->weights, ptx::SharedAddress(shared_->grad_out), grad_value_);
-      __syncthreads();  // grad_out (i) is read by none
-      if (more) LoadGradOut(head, entry / 2);
-      AddGradQuery(head, step);
+      ComputeWeights(step, slot, partial, [&] {
+        if constexpr (kDeterministic) CheckTurn(head, step, begin);
+      });
+      __syncthreads();  // weights and score gradients (i) are there; row terms (i) are read by none
+      entry = shared_->live.Entry(min(i + 1, count - 1), begin);
+      const int32_t next = entry / 2;
+      const int next_rows = i + 1 < count ? RowsOf(next) : 0;
+      if (kTwoGradOuts) LoadGradOut(head, next, slot ^ 1, next_rows);
+      AddTransposed(shared_->weights, ptx::SharedAddress(GradOut(slot)), grad_value_);
+      if (!kTwoGradOuts) {
+        __syncthreads();  // grad_out (i) is read by none
+        LoadGradOut(head, next, 0, next_rows);
+      }
+      LoadQuery(head, next, slot ^ 1, next_rows);
+      LoadTerms(head, next);
+      ptx::CpAsyncCommit();
+      AddGradQuery(head, step, begin);
       AddTransposed(shared_->grad_scores, ptx::SharedAddress(shared_->query[slot]), grad_key_);
     }
+    ptx::CpAsyncWait<0>();  // the last step has asked for nothing, but the next list must not
+                            // overtake
+    if constexpr (kDeterministic) {
+      __syncthreads();  // all have added
+      PassTurn(head, passed);
+    }
   }
 
-  __device__ __forceinline__ void LoadQuery(int32_t head, int32_t step, int slot) {
-    const int32_t row = step * kRows;
-    LoadTileAsync<kRows, kHeadDim, Config::kThreads>(ptx::SharedAddress(shared_->query[slot]),
-                                                     Pointer(args_.query, row, head),
-                                                     args_.query.row_stride,
-                                                     min(kRows, args_.seqlen_q - row),
-                                                     args_.head_dim,
-                                                     threadIdx.x);
-    const int64_t index =
-        (int64_t{batch_} * args_.num_heads + head) * args_.terms.padded_rows + row;
+  // Turns: one thread passes them on and another looks for them, in warps that share no scheduler,
+  // since each waits long; the barriers of the loop make what they know hold for the whole block.
+  __device__ __forceinline__ int32_t* TurnWord(int32_t head, int32_t step) const {
+    return args_.turns.done + StepOfAll(head, step);
+  }
+
+  // Tells the next block that what this one added at a step is there; after a barrier.
+  __device__ __forceinline__ void PassTurn(int32_t head, int32_t step) const {
+    if (threadIdx.x == 0) ptx::StoreRelease(TurnWord(head, step), TurnAfter(key_block_));
+  }
+
+  __device__ __forceinline__ void CheckTurn(int32_t head, int32_t step, int32_t begin) {
+    if (threadIdx.x != kTurnThread) return;
+    const int32_t turn = shared_->order.turns[step - begin];
+    shared_->order.has_turn = turn == 0 || ptx::LoadAcquire(TurnWord(head, step)) == turn;
+  }
+
+  // All threads call this, a barrier after CheckTurn.
+  __device__ __forceinline__ void AwaitTurn(int32_t head, int32_t step, int32_t begin) {
+    if (shared_->order.has_turn) return;
+    if (threadIdx.x == kTurnThread) {
+      const int32_t turn = shared_->order.turns[step - begin];
+      while (ptx::LoadAcquire(TurnWord(head, step)) != turn) {
+      }
+    }
+    __syncthreads();
+  }
+
+  __device__ __forceinline__ Element* GradOut(int slot) const {
+    return shared_->grad_out[kTwoGradOuts ? slot : 0];
+  }
+
+  // Loads `rows` rows of a step, 0 of them if there is none: what is asked for costs addresses
+  // alone, and code without branches lets the compiler work them out beside the products.
+  __device__ __forceinline__ void LoadQuery(int32_t head, int32_t step, int slot, int rows) {
+    LoadTileAsync<kRows, kHeadDim, Config::kThreads>(
+        ptx::SharedAddress(shared_->query[slot]),
+        Pointer(args_.query, int64_t{step} * kRows, head),
+        args_.query.row_stride,
+        rows,
+        args_.head_dim,
+        threadIdx.x);
+  }
+
+  __device__ __forceinline__ void LoadGradOut(int32_t head, int32_t step, int slot, int rows) {
+    LoadTileAsync<kRows, kHeadDim, Config::kThreads>(
+        ptx::SharedAddress(GradOut(slot)),
+        Pointer(args_.grad_out, int64_t{step} * kRows, head),
+        args_.grad_out.row_stride,
+        args_.grad_out.data != nullptr ? rows : 0,
+        args_.head_dim,
+        threadIdx.x);
+  }
+
+  __device__ __forceinline__ void LoadTerms(int32_t head, int32_t step) {
+    const int64_t index = StepOfAll(head, step) * kRows;
     constexpr int kFloats = 4;  // of a 16-byte copy
     constexpr int kCopies = kRows / kFloats;
-    const int copy = threadIdx.x % kCopies * kFloats;
-    if (threadIdx.x < kCopies) {
-      ptx::CpAsync16(ptx::SharedAddress(&shared_->lse_log2[slot][copy]),
-                     args_.terms.lse_log2 + index + copy,
-                     true);
-    } else if (threadIdx.x < 2 * kCopies) {
-      ptx::CpAsync16(ptx::SharedAddress(&shared_->delta[slot][copy]),
-                     args_.terms.delta + index + copy,
+    const float* from =
+        threadIdx.x < kCopies ? args_.terms.lse_log2 : args_.terms.delta - kFloats * kCopies;
+    if (threadIdx.x < 2 * kCopies) {
+      ptx::CpAsync16(ptx::SharedAddress(&shared_->terms[0][threadIdx.x * kFloats]),
+                     from + index + threadIdx.x * kFloats,
                      true);
     }
-    ptx::CpAsyncCommit();
   }
 
-  __device__ __forceinline__ void LoadGradOut(int32_t head, int32_t step) {
-    const int32_t row = step * kRows;
-    const bool given = args_.grad_out.data != nullptr;
-    LoadTileAsync<kRows, kHeadDim, Config::kThreads>(ptx::SharedAddress(shared_->grad_out),
-                                                     Pointer(args_.grad_out, row, head),
-                                                     args_.grad_out.row_stride,
-                                                     given ? min(kRows, args_.seqlen_q - row) : 0,
-                                                     args_.head_dim,
-                                                     threadIdx.x);
-    ptx::CpAsyncCommit();
+  __device__ __forceinline__ int RowsOf(int32_t step) const {
+    return min(kRows, args_.seqlen_q - step * kRows);
   }
 
-  // A step's rows of `left` times the keys' rows of `right`.
+  // A step's rows of `left` times the keys' rows of `right`; `beside(k)` is worked out between the
+  // steps of the product.
+  template <typename Beside>
   __device__ __forceinline__ void MultiplyByKeys(const Element* left,
                                                  const Element* right,
-                                                 Scores& result) {
+                                                 Scores& result,
+                                                 Beside beside) {
     const uint32_t a_address = LeftAddress<kHeadDim>(ptx::SharedAddress(left), ScoreRow(), Lane());
     const uint32_t b_address =
         RightRowsAddress<kHeadDim>(ptx::SharedAddress(right), Lane(), ScoreColumn());
@@ -299,40 +404,110 @@ class BackwardBlock {
           ptx::MmaM16N8K16<Element>(result[r][n + 1], a[r], b[2], b[3]);
         }
       }
+      beside(k);
     }
   }
 
-  __device__ __forceinline__ void ComputeWeights(int32_t step, int slot, bool partial) {
+  // `between` is done after the first product.
+  template <typename Between>
+  __device__ __forceinline__ void ComputeWeights(int32_t step,
+                                                 int slot,
+                                                 bool partial,
+                                                 Between between) {
     Scores scores;
     Scores grads;
-    MultiplyByKeys(shared_->query[slot], shared_->key, scores);
-    MultiplyByKeys(shared_->grad_out, shared_->value, grads);
+    MultiplyByKeys(shared_->query[slot], shared_->key, scores, [](int) {});
+    between();
+    // Hidden scores become what gives weight 0 with either sign of the scale.
+    if (partial) MaskCells(step * kRows, args_.negate ? INFINITY : -INFINITY, scores);
     const float sign = args_.negate ? -args_.scale_log2 : args_.scale_log2;
+    float lse[kScoreRowTiles][2];
+#pragma unroll
+    for (int r = 0; r < kScoreRowTiles; ++r) {
+      lse[r][0] = shared_->terms[0][CellRow(r, 0)];
+      lse[r][1] = shared_->terms[0][CellRow(r, 1)];
+    }
+    constexpr int kTiles = kScoreRowTiles * kScoreColumnTiles;
+    constexpr int kTilesBeside = kTiles / (kHeadDim / 16);
+    const auto store = [&](int first, int tiles) {
+#pragma unroll
+      for (int tile = first; tile < first + tiles; ++tile) {
+        StoreCell(scores, tile / kScoreColumnTiles, tile % kScoreColumnTiles, shared_->weights);
+      }
+    };
+    // Exponentials go between the steps of the next product, and where it pays stores do as well.
+    MultiplyByKeys(GradOut(slot), shared_->value, grads, [&](int k) {
+#pragma unroll
+      for (int tile = k * kTilesBeside; tile < (k + 1) * kTilesBeside; ++tile) {
+        const int r = tile / kScoreColumnTiles;
+        const int n = tile % kScoreColumnTiles;
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          scores[r][n][e] = Exp2(fmaf(scores[r][n][e], sign, -lse[r][e / 2]));
+        }
+      }
+      if (Config::kStoresBeside && k > 0) store((k - 1) * kTilesBeside, kTilesBeside);
+    });
+    constexpr int kStored = Config::kStoresBeside ? kTiles - kTilesBeside : 0;
+    store(kStored, kTiles - kStored);
+    if (partial) ClearHiddenNaN(step * kRows, scores);
+    GradOfScores(scores, grads);
+    if (partial) ClearMasked(scores, grads);
+    StoreCells(grads, shared_->grad_scores);
+  }
+
+  // Row of a step that a thread holds in a half of the scores' row tile `r`.
+  static __device__ __forceinline__ int CellRow(int r, int half) {
+    return ScoreRow() + r * 16 + half * 8 + Lane() / 4;
+  }
+
+  // From gradients of weights to those of scores.
+  __device__ __forceinline__ void GradOfScores(const Scores& weights, Scores& grads) const {
 #pragma unroll
     for (int r = 0; r < kScoreRowTiles; ++r) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const int row = ScoreRow() + r * 16 + half * 8 + Lane() / 4;
-        const float lse = shared_->lse_log2[slot][row];
-        const float delta = shared_->delta[slot][row];
+        const float delta = shared_->terms[1][CellRow(r, half)];
 #pragma unroll
         for (int n = 0; n < kScoreColumnTiles; ++n) {
 #pragma unroll
-          for (int e = 0; e < 2; ++e) {
-            float& score = scores[r][n][half * 2 + e];
-            float& grad = grads[r][n][half * 2 + e];
-            score = Exp2(fmaf(score, sign, -lse));
-            grad = score * (grad - delta);
+          for (int e = half * 2; e < half * 2 + 2; ++e) {
+            grads[r][n][e] = weights[r][n][e] * (grads[r][n][e] - delta);
           }
         }
       }
     }
-    if (partial) MaskWeights(step * kRows, scores, grads);
-    StoreCells(scores, shared_->weights);
-    StoreCells(grads, shared_->grad_scores);
   }
 
-  __device__ __forceinline__ void MaskWeights(int32_t row_begin, Scores& weights, Scores& grads) {
+  // A masked cell must not pass on what its value made of the gradient, inf or NaN perhaps.
+  static __device__ __forceinline__ void ClearMasked(const Scores& weights, Scores& grads) {
+#pragma unroll
+    for (int r = 0; r < kScoreRowTiles; ++r) {
+#pragma unroll
+      for (int n = 0; n < kScoreColumnTiles; ++n) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          grads[r][n][e] = weights[r][n][e] == 0.0f ? 0.0f : grads[r][n][e];
+        }
+      }
+    }
+  }
+
+  // A row whose lse is NaN has made NaN of its hidden cells as well, which other rows' gradients of
+  // keys and values must not see. Rare, so the weights are simply stored again.
+  __device__ __forceinline__ void ClearHiddenNaN(int32_t row_begin, Scores& weights) {
+    bool found = false;
+#pragma unroll
+    for (int r = 0; r < kScoreRowTiles; ++r) {
+      found |= isnan(shared_->terms[0][CellRow(r, 0)]) || isnan(shared_->terms[0][CellRow(r, 1)]);
+    }
+    if (!__any_sync(0xffffffffu, found)) return;
+    MaskCells(row_begin, 0.0f, weights);
+    StoreCells(weights, shared_->weights);
+  }
+
+  // Puts `hidden` into the cells that the mask hides.
+  __device__ __forceinline__ void MaskCells(int32_t row_begin, float hidden, Scores& cells) const {
 #pragma unroll
     for (int n = 0; n < kScoreColumnTiles; ++n) {
 #pragma unroll
@@ -342,10 +517,8 @@ class BackwardBlock {
         for (int r = 0; r < kScoreRowTiles; ++r) {
 #pragma unroll
           for (int half = 0; half < 2; ++half) {
-            const int32_t row = row_begin + ScoreRow() + r * 16 + half * 8 + Lane() / 4;
-            const bool masked = IsMaskedRow<kHalfLines>(column, row);
-            weights[r][n][half * 2 + e] = masked ? 0.0f : weights[r][n][half * 2 + e];
-            grads[r][n][half * 2 + e] = masked ? 0.0f : grads[r][n][half * 2 + e];
+            float& cell = cells[r][n][half * 2 + e];
+            cell = IsMaskedRow<kHalfLines>(column, row_begin + CellRow(r, half)) ? hidden : cell;
           }
         }
       }
@@ -354,18 +527,20 @@ class BackwardBlock {
 
   // A warp's part of a [rows, keys] result to a shared tile of 16-bit cells.
   __device__ __forceinline__ void StoreCells(const Scores& cells, Element* tile) {
-    const uint32_t base = ptx::SharedAddress(tile);
 #pragma unroll
     for (int r = 0; r < kScoreRowTiles; ++r) {
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int row = ScoreRow() + r * 16 + half * 8 + Lane() / 4;
+      for (int n = 0; n < kScoreColumnTiles; ++n) StoreCell(cells, r, n, tile);
+    }
+  }
+
+  __device__ __forceinline__ void StoreCell(const Scores& cells, int r, int n, Element* tile) {
+    const uint32_t base = ptx::SharedAddress(tile);
 #pragma unroll
-        for (int n = 0; n < kScoreColumnTiles; ++n) {
-          const uint32_t at = TileOffset<kKeys>(row, ScoreColumn() / 8 + n) + Lane() % 4 * 4;
-          StoreShared(base + at, Pack<Element>(cells[r][n][half * 2], cells[r][n][half * 2 + 1]));
-        }
-      }
+    for (int half = 0; half < 2; ++half) {
+      const uint32_t at =
+          TileOffset<kKeys>(CellRow(r, half), ScoreColumn() / 8 + n) + Lane() % 4 * 4;
+      StoreShared(base + at, Pack<Element>(cells[r][n][half * 2], cells[r][n][half * 2 + 1]));
     }
   }
 
@@ -396,7 +571,7 @@ class BackwardBlock {
     }
   }
 
-  __device__ __forceinline__ void AddGradQuery(int32_t head, int32_t step) {
+  __device__ __forceinline__ void AddGradQuery(int32_t head, int32_t step, int32_t begin) {
     float sums[kScoreRowTiles][kQueryColumnTiles][4];
 #pragma unroll
     for (int r = 0; r < kScoreRowTiles; ++r) {
@@ -425,16 +600,15 @@ class BackwardBlock {
         }
       }
     }
-    const int64_t num_steps = (args_.seqlen_q + kRows - 1) / kRows;
-    float* sum =
-        args_.grad_query_sum +
-        ((int64_t{batch_} * args_.num_heads + head) * num_steps + step) * (kRows * kHeadDim);
+    constexpr int kPart = kScoreRowTiles * kQueryColumnTiles * 32 * 4;  // a warp's of the sums
+    float* sum = args_.grad_query_sum + StepOfAll(head, step) * (kRows * kHeadDim) +
+                 Warp() * kPart + Lane() * 4;
+    if constexpr (kDeterministic) AwaitTurn(head, step, begin);
 #pragma unroll
     for (int r = 0; r < kScoreRowTiles; ++r) {
 #pragma unroll
       for (int d = 0; d < kQueryColumnTiles; ++d) {
-        const int quad = (Warp() * kScoreRowTiles + r) * kQueryColumnTiles + d;
-        ReduceAdd4(sum + (quad * 32 + Lane()) * 4, sums[r][d]);
+        ReduceAdd4(sum + (r * kQueryColumnTiles + d) * 32 * 4, sums[r][d]);
       }
     }
   }
@@ -460,7 +634,7 @@ class BackwardBlock {
     }
     __syncthreads();
     StoreTile<kKeys, kHeadDim, Config::kThreads>(base,
-                                                 Pointer(view, key_begin_, head_k_),
+                                                 Pointer(view, KeyBegin(), head_k_),
                                                  view.row_stride,
                                                  keys_,
                                                  args_.head_dim,
@@ -468,69 +642,22 @@ class BackwardBlock {
   }
 
   const BackwardArguments& args_;
-  BackwardShared<Config>* shared_;
+  Shared* shared_;
   int32_t batch_;
   int32_t head_k_;
-  int32_t key_begin_;
+  int32_t key_block_;
   int32_t keys_;
   KeySums grad_key_;
   KeySums grad_value_;
 };
 
-template <typename Config, bool kHalfLines>
+template <typename Config, bool kHalfLines, bool kDeterministic>
 __global__ void __launch_bounds__(Config::kThreads, 1)
     BackwardKernel(const __grid_constant__ BackwardArguments args) {
   extern __shared__ __align__(128) unsigned char memory[];
-  BackwardBlock<Config, kHalfLines> block(args, reinterpret_cast<BackwardShared<Config>*>(memory));
+  using Block = BackwardBlock<Config, kHalfLines, kDeterministic>;
+  Block block(args, reinterpret_cast<typename Block::Shared*>(memory));
   block.Run();
-}
-
-// The summed gradient of one step of rows, in the order of AddGradQuery, to the tensor.
-template <typename Config>
-__global__ void __launch_bounds__(Config::kThreads)
-    ConvertGradQuery(const __grid_constant__ BackwardArguments args) {
-  using Block = BackwardBlock<Config, true>;
-  using Element = typename Config::Element;
-  constexpr int kRows = Config::kBlockRows;
-  constexpr int kHeadDim = Config::kHeadDim;
-  constexpr int kWarpRows = kRows / Config::kScoreWarpRows;
-  constexpr int kWarpColumns = kHeadDim / Config::kScoreWarpColumns;
-  __shared__ alignas(128) Element tile[kRows * kHeadDim];
-  const uint32_t base = ptx::SharedAddress(tile);
-  const int warp = threadIdx.x / 32;
-  const int lane = threadIdx.x % 32;
-  const int64_t num_steps = (args.seqlen_q + kRows - 1) / kRows;
-  const int64_t step = blockIdx.x % num_steps;
-  const int64_t head_of_all = blockIdx.x / num_steps;
-  const float4* sum = reinterpret_cast<const float4*>(
-      args.grad_query_sum + static_cast<int64_t>(blockIdx.x) * (kRows * kHeadDim));
-#pragma unroll
-  for (int r = 0; r < Block::kScoreRowTiles; ++r) {
-#pragma unroll
-    for (int d = 0; d < Block::kQueryColumnTiles; ++d) {
-      const int quad = (warp * Block::kScoreRowTiles + r) * Block::kQueryColumnTiles + d;
-      const float4 value = sum[quad * 32 + lane];
-      const int row = warp % Config::kScoreWarpRows * kWarpRows + r * 16 + lane / 4;
-      const int chunk = warp / Config::kScoreWarpRows * kWarpColumns / 8 + d;
-      const float scale = args.softmax_scale;
-      StoreShared(base + TileOffset<kHeadDim>(row, chunk) + lane % 4 * 4,
-                  Pack<Element>(value.x * scale, value.y * scale));
-      StoreShared(base + TileOffset<kHeadDim>(row + 8, chunk) + lane % 4 * 4,
-                  Pack<Element>(value.z * scale, value.w * scale));
-    }
-  }
-  __syncthreads();
-  const TensorView& view = args.grad_query;
-  Element* destination =
-      static_cast<Element*>(view.data) + head_of_all / args.num_heads * view.batch_stride +
-      step * kRows * view.row_stride + head_of_all % args.num_heads * view.head_stride;
-  const int rows = static_cast<int>(min(int64_t{kRows}, args.seqlen_q - step * kRows));
-  StoreTile<kRows, kHeadDim, Config::kThreads>(base,
-                                               destination,
-                                               view.row_stride,
-                                               rows,
-                                               args.head_dim,
-                                               threadIdx.x);
 }
 
 }  // namespace flashmask::sm80

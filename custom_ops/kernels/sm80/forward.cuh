@@ -16,13 +16,14 @@
 // Source: FlashAttention-2, arXiv 2307.08691; FlashMask, arXiv 2410.01359.
 
 #include "kernels/common/mask_plan.h"
+#include "kernels/common/work_order.cuh"
 #include "kernels/ptx/cp_async.h"
 #include "kernels/ptx/ldmatrix.h"
 #include "kernels/ptx/mma_sync.h"
+#include "kernels/sm80/arguments.h"
 #include "kernels/sm80/fragments.cuh"
 #include "kernels/sm80/live_tiles.cuh"
 #include "kernels/sm80/shared_tile.cuh"
-#include "kernels/common/work_order.cuh"
 
 #include <cuda_runtime.h>
 
@@ -30,28 +31,12 @@
 
 namespace flashmask::sm80 {
 
-// What a launch passes to the kernel: pointers to device memory, strides in elements.
-struct ForwardArguments {
-  TensorView query;
-  TensorView key;
-  TensorView value;
+struct ForwardArguments : AttentionArguments {
   TensorView out;
   float* softmax_lse;
-  int32_t seqlen_q;
-  int32_t seqlen_k;
-  int32_t head_dim;
-  int32_t num_heads;
-  int32_t heads_per_key;   // query heads of a key head
-  int32_t heads_per_mask;  // query heads of a mask head
-  int32_t num_heads_mask;
-  float scale_log2;  // |softmax_scale| * log2(e), at least kSmallestScale
-  bool negate;       // softmax_scale is negative
   WorkOrder order;
-  MaskPlanView plan;
 };
 
-// Stands for a scale of 0: keeps -inf * scale at -inf, and is 0 for all finite scores.
-constexpr float kSmallestScale = 1e-30f;
 constexpr float kLowestMax = -1e30f;
 // A row maximum may lag this far (in powers of 2) before sums are rescaled: weights stay exact
 // enough and below what 16 bits hold.
@@ -65,7 +50,7 @@ struct ForwardShared {
   alignas(128) Element key[Config::kBlockColumns * Config::kHeadDim];
   alignas(128) Element value[Config::kBlockColumns * Config::kHeadDim];
   alignas(16) int4 bounds[2][Config::kBlockColumns];
-  LiveTiles<Config::kWarps, 256> live;
+  LiveTiles<Config::kWarps, 256, uint16_t> live;
 };
 
 template <typename Config, bool kHalfLines>
@@ -120,7 +105,7 @@ class ForwardBlock {
         return ClassifyTile(ranges[tile], row_begin_, row_begin_ + rows_);
       });
       __syncthreads();
-      RunChunk();
+      RunChunk(begin);
       __syncthreads();
     }
     // Query goes out of flight with the first key; in a block without live tiles nobody waited.
@@ -138,10 +123,10 @@ class ForwardBlock {
            row * view.row_stride + head * view.head_stride;
   }
 
-  __device__ __forceinline__ void RunChunk() {
+  __device__ __forceinline__ void RunChunk(int begin) {
     const int count = shared_->live.Count();
     if (count == 0) return;
-    int32_t entry = shared_->live.Entry(0);
+    int32_t entry = shared_->live.Entry(0, begin);
     LoadKey(entry, 0);
     for (int i = 0; i < count; ++i) {
       const int32_t tile = entry / 2;
@@ -154,7 +139,7 @@ class ForwardBlock {
       ptx::CpAsyncWait<0>();
       __syncthreads();  // value (i) is there for all; key (i) is read by none
       if (i + 1 < count) {
-        entry = shared_->live.Entry(i + 1);
+        entry = shared_->live.Entry(i + 1, begin);
         LoadKey(entry, (i + 1) % 2);
       }
       if (partial) MaskScores(shared_->bounds[i % 2], scores);

@@ -6,49 +6,42 @@
 #include "core/status.h"
 #include "kernels/common/cuda_check.h"
 #include "kernels/common/device.h"
+#include "kernels/common/key_turns.h"
 #include "kernels/common/mask_plan.h"
 #include "kernels/common/output_dot.h"
+#include "kernels/common/shared_memory.h"
+#include "kernels/common/work_order.cuh"
+#include "kernels/sm80/arguments.h"
 #include "kernels/sm80/backward.cuh"
+#include "kernels/sm80/convert_grad_query.cuh"
 #include "kernels/sm80/forward.cuh"
 #include "kernels/sm80/tile_config.h"
 
 #include <cuda_runtime.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 
 namespace flashmask::sm80 {
 
-constexpr float kLog2E = 1.4426950408889634f;
+// What of the L2 the sums of the query gradient of a section of heads may take in a deterministic
+// backward.
+constexpr int64_t kSumSectionBytes = int64_t{32} << 20;
+
 inline ForwardArguments ArgumentsOf(const ForwardParams& params, const MaskPlanView& plan) {
-  const AttentionSizes& sizes = params.sizes;
-  ForwardArguments args;
-  args.query = params.query;
-  args.key = params.key;
-  args.value = params.value;
-  args.out = params.out;
-  args.softmax_lse = params.softmax_lse;
-  args.seqlen_q = static_cast<int32_t>(sizes.seqlen_q);
-  args.seqlen_k = static_cast<int32_t>(sizes.seqlen_k);
-  args.head_dim = static_cast<int32_t>(sizes.head_dim);
-  args.num_heads = static_cast<int32_t>(sizes.num_heads);
-  args.heads_per_key = static_cast<int32_t>(sizes.num_heads / sizes.num_heads_k);
-  args.heads_per_mask = static_cast<int32_t>(sizes.num_heads / sizes.num_heads_mask);
-  args.num_heads_mask = static_cast<int32_t>(sizes.num_heads_mask);
-  args.scale_log2 = std::max(std::fabs(params.softmax_scale) * kLog2E, kSmallestScale);
-  args.negate = params.softmax_scale < 0.0f;
-  args.order = OrderOf(sizes);
-  args.plan = plan;
-  return args;
+  return {CommonArguments(params, plan), params.out, params.softmax_lse, OrderOf(params.sizes)};
 }
 
 template <typename Config, bool kHalfLines>
-Status LaunchForwardKernel(const ForwardArguments& args, unsigned blocks, cudaStream_t stream) {
+Status LaunchForwardKernel(const ForwardArguments& args,
+                           unsigned blocks,
+                           int device,
+                           cudaStream_t stream) {
   constexpr int kSharedBytes = sizeof(ForwardShared<Config>);
   const auto kernel = ForwardKernel<Config, kHalfLines>;
-  FLASHMASK_RETURN_IF_CUDA_FAILS(
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes));
+  static SharedMemoryLimit limit;
+  const Status raised = limit.Raise(reinterpret_cast<const void*>(kernel), kSharedBytes, device);
+  if (!raised.ok()) return raised;
   kernel<<<blocks, Config::kThreads, kSharedBytes, stream>>>(args);
   return CudaStatus(cudaGetLastError(), "launch of the forward kernel");
 }
@@ -70,7 +63,7 @@ Status LaunchForward(const ForwardParams& params) {
   const ForwardArguments args = ArgumentsOf(params, plan);
   const auto launch = HasHalfLines(params.mask) ? LaunchForwardKernel<Config, true>
                                                 : LaunchForwardKernel<Config, false>;
-  return launch(args, static_cast<unsigned>(blocks), stream);
+  return launch(args, static_cast<unsigned>(blocks), params.execution.device, stream);
 }
 
 inline size_t ForwardWorkspace(const ForwardParams& params) { return MaskPlanBytes(params.sizes); }
@@ -78,94 +71,122 @@ inline size_t ForwardWorkspace(const ForwardParams& params) { return MaskPlanByt
 // The workspace of a backward: the plan, then these.
 struct BackwardScratch {
   RowTerms terms;
+  KeyTurns turns;
   float* grad_query_sum = nullptr;
-  size_t grad_query_bytes = 0;
+  void* cleared = nullptr;  // what starts as 0
+  size_t cleared_bytes = 0;
   size_t total_bytes = 0;
 };
 
 template <typename Config>
-BackwardScratch LayOutBackward(const AttentionSizes& sizes, void* workspace) {
-  constexpr size_t kAlignment = 256;
-  const auto aligned = [](size_t bytes) {
-    return (bytes + kAlignment - 1) / kAlignment * kAlignment;
-  };
-  const int64_t steps = (sizes.seqlen_q + Config::kBlockRows - 1) / Config::kBlockRows;
-  const int64_t heads = sizes.batch * sizes.num_heads;
+BackwardScratch LayOutBackward(const BackwardParams& params, void* workspace) {
+  const AttentionSizes& sizes = params.sizes;
+  const int64_t num_steps = (sizes.seqlen_q + Config::kBlockRows - 1) / Config::kBlockRows;
+  const int64_t steps = sizes.batch * sizes.num_heads * num_steps;
   BackwardScratch scratch;
-  scratch.terms.padded_rows = steps * Config::kBlockRows;
-  const size_t term_bytes =
-      aligned(static_cast<size_t>(heads * scratch.terms.padded_rows) * sizeof(float));
-  scratch.grad_query_bytes = term_bytes * Config::kHeadDim;
-  const size_t plan_bytes = MaskPlanBytes(sizes);
-  scratch.total_bytes = plan_bytes + 2 * term_bytes + scratch.grad_query_bytes;
-  if (workspace != nullptr) {
-    char* next = static_cast<char*>(workspace) + plan_bytes;
-    scratch.terms.lse_log2 = reinterpret_cast<float*>(next);
-    scratch.terms.delta = reinterpret_cast<float*>(next + term_bytes);
-    scratch.grad_query_sum = reinterpret_cast<float*>(next + 2 * term_bytes);
+  scratch.terms.padded_rows = num_steps * Config::kBlockRows;
+  char* const begin = static_cast<char*>(workspace);
+  size_t used = MaskPlanBytes(sizes);
+  const auto take = [&](int64_t count) {
+    constexpr size_t kAlignment = 256;
+    char* const taken = begin == nullptr ? nullptr : begin + used;
+    const size_t bytes = static_cast<size_t>(count) * sizeof(float);
+    used += (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    return taken;
+  };
+  scratch.terms.lse_log2 = reinterpret_cast<float*>(take(steps * Config::kBlockRows));
+  scratch.terms.delta = reinterpret_cast<float*>(take(steps * Config::kBlockRows));
+  if (params.deterministic) {
+    const int64_t masks = sizes.batch * sizes.num_heads_mask;
+    scratch.turns.last_blocks = reinterpret_cast<int32_t*>(take(masks * num_steps));
   }
+  const size_t cleared_from = used;
+  scratch.grad_query_sum =
+      reinterpret_cast<float*>(take(steps * Config::kBlockRows * Config::kHeadDim));
+  scratch.cleared = scratch.grad_query_sum;
+  if (params.deterministic) {
+    scratch.turns.done = reinterpret_cast<int32_t*>(take(steps));
+    scratch.turns.ticket = reinterpret_cast<int32_t*>(take(1));
+  }
+  scratch.cleared_bytes = used - cleared_from;
+  scratch.total_bytes = used;
   return scratch;
 }
 
-inline BackwardArguments ArgumentsOf(const BackwardParams& params,
-                                     const MaskPlanView& plan,
-                                     const BackwardScratch& scratch) {
-  const AttentionSizes& sizes = params.sizes;
+template <typename Config>
+BackwardArguments ArgumentsOf(const BackwardParams& params,
+                              const MaskPlanView& plan,
+                              const BackwardScratch& scratch) {
+  const int64_t sum_bytes =
+      scratch.terms.padded_rows * Config::kHeadDim * static_cast<int64_t>(sizeof(float));
+  const int64_t group = params.sizes.num_heads / params.sizes.num_heads_k;
+  const int64_t section = kSumSectionBytes / std::max<int64_t>(1, sum_bytes * group);
+  const int64_t all_heads = params.sizes.batch * params.sizes.num_heads_k;
   BackwardArguments args;
-  args.query = params.query;
-  args.key = params.key;
-  args.value = params.value;
+  static_cast<AttentionArguments&>(args) = CommonArguments(params, plan);
   args.grad_out = params.grad_out;
   args.grad_query = params.grad_query;
   args.grad_key = params.grad_key;
   args.grad_value = params.grad_value;
   args.terms = scratch.terms;
   args.grad_query_sum = scratch.grad_query_sum;
-  args.seqlen_q = static_cast<int32_t>(sizes.seqlen_q);
-  args.seqlen_k = static_cast<int32_t>(sizes.seqlen_k);
-  args.head_dim = static_cast<int32_t>(sizes.head_dim);
-  args.num_heads = static_cast<int32_t>(sizes.num_heads);
-  args.num_heads_k = static_cast<int32_t>(sizes.num_heads_k);
-  args.heads_per_key = static_cast<int32_t>(sizes.num_heads / sizes.num_heads_k);
-  args.heads_per_mask = static_cast<int32_t>(sizes.num_heads / sizes.num_heads_mask);
-  args.num_heads_mask = static_cast<int32_t>(sizes.num_heads_mask);
   args.softmax_scale = params.softmax_scale;
-  args.scale_log2 = std::max(std::fabs(params.softmax_scale) * kLog2E, kSmallestScale);
-  args.negate = params.softmax_scale < 0.0f;
-  args.plan = plan;
+  args.turns = scratch.turns;
+  args.heads_per_section = static_cast<int32_t>(std::min(all_heads, std::max<int64_t>(1, section)));
   return args;
 }
 
-template <typename Config, bool kHalfLines>
-Status LaunchBackwardKernel(const BackwardArguments& args, unsigned blocks, cudaStream_t stream) {
-  constexpr int kSharedBytes = sizeof(BackwardShared<Config>);
-  const auto kernel = BackwardKernel<Config, kHalfLines>;
-  FLASHMASK_RETURN_IF_CUDA_FAILS(
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes));
+template <typename Config, bool kHalfLines, bool kDeterministic>
+Status LaunchBackwardKernel(const BackwardArguments& args,
+                            unsigned blocks,
+                            int device,
+                            cudaStream_t stream) {
+  constexpr int kSharedBytes = sizeof(BackwardShared<Config, kDeterministic>);
+  const auto kernel = BackwardKernel<Config, kHalfLines, kDeterministic>;
+  static SharedMemoryLimit limit;
+  const Status raised = limit.Raise(reinterpret_cast<const void*>(kernel), kSharedBytes, device);
+  if (!raised.ok()) return raised;
   kernel<<<blocks, Config::kThreads, kSharedBytes, stream>>>(args);
   return CudaStatus(cudaGetLastError(), "launch of the backward kernel");
+}
+
+// One deterministic kernel serves all masks: the general test of a cell is right for half lines
+// too.
+template <typename Config>
+Status LaunchKeyBlocks(const BackwardParams& params,
+                       const BackwardArguments& args,
+                       unsigned blocks,
+                       cudaStream_t stream) {
+  const int device = params.execution.device;
+  if (params.deterministic) {
+    const Status found = FindLastKeyBlocks(params.sizes,
+                                           args.plan,
+                                           Config::kBlockRows,
+                                           args.turns.last_blocks,
+                                           stream);
+    if (!found.ok()) return found;
+    return LaunchBackwardKernel<Config, false, true>(args, blocks, device, stream);
+  }
+  const auto launch = HasHalfLines(params.mask) ? LaunchBackwardKernel<Config, true, false>
+                                                : LaunchBackwardKernel<Config, false, false>;
+  return launch(args, blocks, device, stream);
 }
 
 template <typename Config>
 Status LaunchBackward(const BackwardParams& params) {
   const AttentionSizes& sizes = params.sizes;
-  if (params.deterministic) {
-    return Status::Unsupported(
-        "a deterministic backward is not there yet on sm80, and FLASHMASK_DETERMINISTIC, "
-        "FLAGS_cudnn_deterministic or the caller asks for it");
-  }
   const DeviceGuard guard(params.execution.device);
   if (!guard.status().ok()) return guard.status();
   const auto stream = static_cast<cudaStream_t>(params.execution.stream);
   const MaskPlanView plan = LayOutMaskPlan(sizes, params.execution.workspace);
-  const BackwardScratch scratch = LayOutBackward<Config>(sizes, params.execution.workspace);
-  const Status built = BuildMaskPlan(sizes, params.mask, plan, PlanOrders::kKeyBlocks, stream);
+  const BackwardScratch scratch = LayOutBackward<Config>(params, params.execution.workspace);
+  const PlanOrders orders = params.deterministic ? PlanOrders::kNone : PlanOrders::kKeyBlocks;
+  const Status built = BuildMaskPlan(sizes, params.mask, plan, orders, stream);
   if (!built.ok()) return built;
-  const Status terms = ComputeRowTerms(params, scratch.terms, stream);
+  const Status terms =
+      ComputeRowTerms(params, scratch.terms, stream, scratch.cleared, scratch.cleared_bytes);
   if (!terms.ok()) return terms;
-  FLASHMASK_RETURN_IF_CUDA_FAILS(
-      cudaMemsetAsync(scratch.grad_query_sum, 0, scratch.grad_query_bytes, stream));
-  const BackwardArguments args = ArgumentsOf(params, plan, scratch);
+  const BackwardArguments args = ArgumentsOf<Config>(params, plan, scratch);
   const int64_t key_blocks = sizes.batch * sizes.num_heads_k * plan.num_key_blocks;
   const int64_t steps =
       sizes.batch * sizes.num_heads * scratch.terms.padded_rows / Config::kBlockRows;
@@ -173,9 +194,8 @@ Status LaunchBackward(const BackwardParams& params) {
     return Status::Unsupported("more than 2^31 - 1 blocks in one call");
   }
   if (key_blocks > 0) {
-    const auto launch = HasHalfLines(params.mask) ? LaunchBackwardKernel<Config, true>
-                                                  : LaunchBackwardKernel<Config, false>;
-    const Status launched = launch(args, static_cast<unsigned>(key_blocks), stream);
+    const Status launched =
+        LaunchKeyBlocks<Config>(params, args, static_cast<unsigned>(key_blocks), stream);
     if (!launched.ok()) return launched;
   }
   if (steps == 0) return Status::Ok();
@@ -192,17 +212,40 @@ Status Forward(const ForwardParams& params) {
   return LaunchForward<ForwardConfig<__nv_bfloat16, kHeadDim>>(params);
 }
 
+template <typename Element, int kHeadDim>
+Status BackwardOf(const BackwardParams& params) {
+  using Wide = WideBackward<Element, kHeadDim>;
+  if constexpr (kHasNarrowBackward<kHeadDim>) {
+    int most_shared = 0;
+    FLASHMASK_RETURN_IF_CUDA_FAILS(cudaDeviceGetAttribute(&most_shared,
+                                                          cudaDevAttrMaxSharedMemoryPerBlockOptin,
+                                                          params.execution.device));
+    constexpr int kNeeded = sizeof(BackwardShared<Wide, true>);
+    if (most_shared < kNeeded) return LaunchBackward<NarrowBackward<Element, kHeadDim>>(params);
+  }
+  return LaunchBackward<Wide>(params);
+}
+
+static_assert(sizeof(BackwardShared<WideBackward<__half, 64>, true>) <= 163 * 1024 &&
+                  sizeof(BackwardShared<WideBackward<__half, 128>, true>) <= 163 * 1024,
+              "a block of sm_80 has 163 KB");
+static_assert(sizeof(BackwardShared<NarrowBackward<__half, 64>, true>) <= 99 * 1024,
+              "a block of sm_86 and sm_89 has 99 KB");
+
 template <int kHeadDim>
 Status Backward(const BackwardParams& params) {
-  if (params.dtype == DataType::kFloat16) {
-    return LaunchBackward<BackwardConfig<__half, kHeadDim>>(params);
-  }
-  return LaunchBackward<BackwardConfig<__nv_bfloat16, kHeadDim>>(params);
+  if (params.dtype == DataType::kFloat16) return BackwardOf<__half, kHeadDim>(params);
+  return BackwardOf<__nv_bfloat16, kHeadDim>(params);
 }
 
 template <int kHeadDim>
 size_t BackwardWorkspace(const BackwardParams& params) {
-  return LayOutBackward<BackwardConfig<__nv_bfloat16, kHeadDim>>(params.sizes, nullptr).total_bytes;
+  const auto bytes = [&](auto config) {
+    return LayOutBackward<decltype(config)>(params, nullptr).total_bytes;
+  };
+  // Which tiles it will be is the device's affair.
+  return std::max(bytes(WideBackward<__nv_bfloat16, kHeadDim>()),
+                  bytes(NarrowBackward<__nv_bfloat16, kHeadDim>()));
 }
 
 }  // namespace flashmask::sm80

@@ -31,6 +31,7 @@
 #include "kernels/ptx/warpgroup.h"
 #include "kernels/ptx/wgmma.h"
 #include "kernels/sm90a/live_list.cuh"
+#include "kernels/sm90a/ring_place.cuh"
 #include "kernels/sm90a/softmax.cuh"
 #include "kernels/sm90a/tensor_map.h"
 #include "kernels/sm90a/tile_config.h"
@@ -116,18 +117,6 @@ __device__ __forceinline__ ForwardShared<Config>& SharedMemory() {
   return *reinterpret_cast<ForwardShared<Config>*>(memory);
 }
 
-// A place in a ring of stages, and the parity of its phase.
-template <int kStages>
-struct RingPlace {
-  int index = 0;
-  uint32_t parity = 0;
-
-  __device__ __forceinline__ void Advance() {
-    index = index + 1 == kStages ? 0 : index + 1;
-    parity ^= index == 0;
-  }
-};
-
 __device__ __forceinline__ void Arrive(uint64_t& barrier) {
   ptx::MbarrierArrive(ptx::SharedAddress(&barrier));
 }
@@ -175,21 +164,21 @@ class Loader {
   __device__ __forceinline__ void Run() {
     LiveList& list = shared_->list;
     for (RingPlace<LiveList::kBatches> batch;; batch.Advance()) {
-      Wait(list.full[batch.index], batch.parity);
-      const ItemPlace place = list.places[batch.index];
-      const int count = list.counts[batch.index];
+      Wait(list.full[batch.stage], batch.parity);
+      const ItemPlace place = list.places[batch.stage];
+      const int count = list.counts[batch.stage];
       for (int i = 0; i < count; ++i) {
-        const ListedTile tile = list.tiles[batch.index][i];
+        const ListedTile tile = list.tiles[batch.stage][i];
         Load(place, tile);
         if ((tile.bits & kStop) != 0) return;
       }
-      Arrive(list.empty[batch.index]);
+      Arrive(list.empty[batch.stage]);
     }
   }
 
  private:
   __device__ __forceinline__ void Load(const ItemPlace& place, const ListedTile& tile) {
-    const int stage = stage_.index;
+    const int stage = stage_.stage;
     const uint32_t parity = stage_.parity;
     Wait(shared_->key_empty[stage], parity ^ 1);
     const uint32_t parity_bit = query_parity_ != 0 ? kQueryParity : 0;

@@ -184,6 +184,7 @@ class ListWriter {
     }
     __syncwarp();
     if (lane_ == 0) ptx::MbarrierArrive(ptx::SharedAddress(&list_->full[slot_]));
+    __syncwarp();  // what follows is kept in registers that the warp shares
     slot_ = (slot_ + 1) % LiveList::kBatches;
     parity_ ^= slot_ == 0;
   }

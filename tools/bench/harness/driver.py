@@ -69,7 +69,8 @@ def run_cell(
 ) -> list[results.Row]:
     """Return the rows of a cell, one for each provider and direction."""
     mask = masks.build(cell.mask, cell.seqlen)
-    rows, contestants = [], []
+    contestants = []
+    unable: list[tuple[str, str, str]] = []
     for name in cell.providers:
         able = []
         for direction in cell.directions:
@@ -77,8 +78,7 @@ def run_cell(
             if reason is None:
                 able.append(direction)
             else:
-                status = {"status": results.NOT_APPLICABLE, "reason": reason}
-                rows.append(results.row(origin, cell, mask, name, direction, **status))
+                unable.append((name, direction, reason))
         if able:
             contestants.append(Contestant(name, start(name, cell), tuple(able)))
     try:
@@ -91,8 +91,12 @@ def run_cell(
     finally:
         for one in contestants:
             one.worker.close()
-    for one in contestants:
-        rows += _rows(one, cell, mask, origin)
+    rows = [row for one in contestants for row in _rows(one, cell, mask, origin)]
+    # On a GPU only who runs there knows its name.
+    device = rows[0].device if rows else origin.device
+    for name, direction, reason in unable:
+        columns = {"status": results.NOT_APPLICABLE, "reason": reason, "device": device}
+        rows.append(results.row(origin, cell, mask, name, direction, **columns))
     order = {name: place for place, name in enumerate(cell.providers)}
     return sorted(rows, key=lambda found: (found.direction != FORWARD, order[found.provider]))
 

@@ -56,6 +56,9 @@ def parse(arguments: list[str] | None, description: str) -> argparse.Namespace:
         "--csv", type=Path, help="appended; default: tools/bench/results/<device>.csv"
     )
     output.add_argument(
+        "--commit", help="of this tree, if it is a copy without its history; default: what git says"
+    )
+    output.add_argument(
         "--table", action="store_true", help="print markdown from the CSV, measure nothing"
     )
     output.add_argument(
@@ -105,7 +108,7 @@ def _product(options: argparse.Namespace) -> list[Cell]:
         Cell(
             mask=mask,
             seqlen=seqlen,
-            batch=options.batch or (1 if on_cpu else 4),
+            batch=options.batch or (1 if on_cpu else suite.gpu_batch(seqlen)),
             num_heads=heads,
             num_heads_k=options.heads_k or heads,
             head_dim=head_dim,

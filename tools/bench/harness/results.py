@@ -79,8 +79,13 @@ class Source:
     command: str
 
 
-def source(command: str) -> Source:
-    """Describe this run: time, commit (with + if the tree was changed), processor."""
+def source(command: str, commit: str | None = None) -> Source:
+    """Describe this run: time, commit (with + if the tree was changed), processor.
+
+    Args:
+        command: the command line.
+        commit: where the tree is a copy without its history; None: what git says.
+    """
     folder = Path(__file__).resolve().parent
 
     def git(*arguments: str) -> str:
@@ -91,8 +96,8 @@ def source(command: str) -> Source:
 
     changed = "+" if git("status", "--porcelain", "--untracked-files=no") else ""
     now = datetime.datetime.now(datetime.timezone.utc)
-    commit = git("rev-parse", "--short", "HEAD") or "unknown"
-    return Source(now.isoformat(timespec="seconds"), commit + changed, _processor(), command)
+    commit = commit or (git("rev-parse", "--short", "HEAD") or "unknown") + changed
+    return Source(now.isoformat(timespec="seconds"), commit, _processor(), command)
 
 
 def row(

@@ -18,6 +18,8 @@ MEMORY_MASK = "causal_document:n=8"  # of the drawing of memory against length
 MANY_DOCUMENTS = "causal_document:n=16"  # at the longest length, where a dense mask costs most
 DOCUMENT_COUNTS = (1, 2, 4, 8, 16, 32)
 WINDOWS = (512, 2048)
+GPU_TOKENS = 128 * 1024  # of a call, as in the paper
+GPU_SEQLENS = (8192, 32768)
 LONG = (16384, 32768)  # ours alone: a dense mask of all heads would take 8 GiB and more
 
 
@@ -42,13 +44,18 @@ def cpu_cells() -> list[Cell]:
     return cells
 
 
+def gpu_batch(seqlen: int) -> int:
+    """Return how many rows of that length a call of a GPU takes."""
+    return max(1, GPU_TOKENS // seqlen)
+
+
 def gpu_cells() -> list[Cell]:
-    """Return the cells of a GPU: the paper's masks on 4 rows of 32768 tokens."""
+    """Return the cells of a GPU: the paper's masks at each length."""
     return [
         Cell(
             mask=mask,
-            seqlen=32768,
-            batch=4,
+            seqlen=seqlen,
+            batch=gpu_batch(seqlen),
             num_heads=32,
             num_heads_k=32,
             head_dim=128,
@@ -57,6 +64,7 @@ def gpu_cells() -> list[Cell]:
             threads=0,
             providers=ON_DEVICE["gpu"],
         )
+        for seqlen in GPU_SEQLENS
         for mask in PRESETS
     ]
 

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,49 @@ class Worker:
         self._errors.seek(0)
         lines = [line.strip() for line in self._errors if line.strip()]
         return f"{lines[-1] if lines else 'no message'} (exit code {code})"
+
+
+class KeptWorkers:
+    """Workers that stay from cell to cell, since a framework on a GPU takes seconds to start."""
+
+    def __init__(self) -> None:
+        self._workers: dict[str, Worker] = {}
+
+    def borrow(self, name: str, *, device: str) -> BorrowedWorker:
+        """Return the worker of that name, started if there is none."""
+        if name not in self._workers:
+            self._workers[name] = Worker(name, device=device, threads=0)
+        return BorrowedWorker(self._workers[name], lambda: self._workers.pop(name))
+
+    def close(self) -> None:
+        """End all processes."""
+        for worker in self._workers.values():
+            worker.close()
+        self._workers.clear()
+
+
+class BorrowedWorker:
+    """A worker for one cell; closing it makes it forget the cell, unless it has died."""
+
+    def __init__(self, worker: Worker, forget: Callable[[], object]) -> None:
+        self._worker = worker
+        self._forget = forget
+        self._has_died = False
+
+    def ask(self, **request: Any) -> dict[str, Any]:
+        """Return the answer to a request, or raise WorkerError if the process died of it."""
+        try:
+            return self._worker.ask(**request)
+        except WorkerError:
+            self._has_died = True
+            self._forget()
+            self._worker.close()
+            raise
+
+    def close(self) -> None:
+        """Make the worker forget the cell."""
+        if not self._has_died:
+            self._worker.ask(do="drop")
 
 
 def _variables(threads: int | None) -> dict[str, str]:

@@ -61,5 +61,10 @@ class Bench(TorchProvider):
         )
         self.tensors.update(zip(GRADIENTS, gradients, strict=True))
 
+    def versions(self) -> str:
+        from paddle_flashmask import version
+
+        return f"paddle_flashmask {version.__version__}, {super().versions()}"
+
     def head(self, name: str, batch: int, head: int) -> np.ndarray:
         return self.tensors[name][batch, :, head].float().cpu().numpy()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from abc import abstractmethod
 from typing import Any
 
@@ -60,7 +61,8 @@ class TorchProvider(Provider):
     def versions(self) -> str:
         import torch
 
-        return f"torch {torch.__version__}"
+        versions = f"torch {torch.__version__}"
+        return f"{versions}, driver {_driver()}" if self.place == "cuda" else versions
 
     def meter(self) -> Meter:
         return TorchMeter() if self.place == "cuda" else CpuMeter()
@@ -72,6 +74,13 @@ class TorchProvider(Provider):
 
     def _inputs(self) -> list[Any]:
         return [self.tensors[name] for name in ("query", "key", "value")]
+
+
+def _driver() -> str:
+    """Return the version of the GPU's driver, which PyTorch does not tell."""
+    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.stdout.splitlines()[0] if done.returncode == 0 else "unknown"
 
 
 def torch_inputs(cell: Cell) -> dict[str, Any]:

@@ -1,0 +1,72 @@
+#pragma once
+
+// Whose turn it is to add to the query gradient of some rows, for a backward whose sums must have
+// the same order in every run.
+//
+// Key blocks add to a step of rows one after another, the last key block first, and only those for
+// which the step is live. A block that has added leaves its number in a word of that step; the next
+// one waits for it. What a block waits for is the nearest live block behind it, found by walking
+// the ranges of the plan; for most masks that is its neighbour. FindLastKeyBlocks tells for each
+// step where the chain starts, so that nobody walks to the end of the sequence in vain.
+
+#include "kernels/common/mask_plan.h"
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+namespace flashmask {
+
+struct KeyTurns {
+  int32_t* last_blocks = nullptr;  // [masks, row steps]: last live key block, -1: none
+  int32_t* done = nullptr;         // a word for each head and row step; 0: nobody has added yet
+  int32_t* ticket = nullptr;       // blocks that have started
+};
+
+// Enqueues the kernel that fills `last_blocks` for steps of `step_rows` rows.
+Status FindLastKeyBlocks(const AttentionSizes& sizes,
+                         const MaskPlanView& plan,
+                         int32_t step_rows,
+                         int32_t* last_blocks,
+                         cudaStream_t stream);
+
+#if defined(__CUDACC__)
+
+// Class of rows [row_begin, row_end) by the keys of a key block; `ranges` are those of its mask.
+__device__ __forceinline__ TileClass ClassifyKeyBlock(const TileRange* ranges,
+                                                      int32_t num_column_tiles,
+                                                      int32_t key_block,
+                                                      int32_t row_begin,
+                                                      int32_t row_end) {
+  const int32_t tile = key_block * (kPlanKeyBlock / kPlanColumns);
+  const bool has_second = tile + 1 < num_column_tiles;
+  return ClassifyPair(ranges[tile],
+                      ranges[has_second ? tile + 1 : tile],
+                      has_second,
+                      row_begin,
+                      row_end);
+}
+
+// What the word of a step holds when it is `key_block`'s turn there; the step is live for it.
+__device__ __forceinline__ int32_t TurnOf(const TileRange* ranges,
+                                          int32_t num_column_tiles,
+                                          int32_t key_block,
+                                          int32_t last_block,
+                                          int32_t row_begin,
+                                          int32_t row_end) {
+  if (key_block >= last_block) return 0;
+  int32_t before = key_block + 1;
+  while (before < last_block &&
+         ClassifyKeyBlock(ranges, num_column_tiles, before, row_begin, row_end) ==
+             TileClass::kSkip) {
+    ++before;
+  }
+  return before + 1;
+}
+
+// What a block leaves when it has added.
+__device__ __forceinline__ int32_t TurnAfter(int32_t key_block) { return key_block + 1; }
+
+#endif
+
+}  // namespace flashmask

@@ -1,0 +1,64 @@
+#pragma once
+
+// Query gradients from the float sums of the backward to their tensor.
+
+#include "kernels/ptx/cp_async.h"
+#include "kernels/sm80/backward.cuh"
+#include "kernels/sm80/fragments.cuh"
+#include "kernels/sm80/shared_tile.cuh"
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+namespace flashmask::sm80 {
+
+// The summed gradient of one step of rows, in the order of AddGradQuery, to the tensor.
+template <typename Config>
+__global__ void __launch_bounds__(Config::kThreads)
+    ConvertGradQuery(const __grid_constant__ BackwardArguments args) {
+  using Block = BackwardBlock<Config, true, false>;
+  using Element = typename Config::Element;
+  constexpr int kRows = Config::kBlockRows;
+  constexpr int kHeadDim = Config::kHeadDim;
+  constexpr int kWarpRows = kRows / Config::kScoreWarpRows;
+  constexpr int kWarpColumns = kHeadDim / Config::kScoreWarpColumns;
+  __shared__ alignas(128) Element tile[kRows * kHeadDim];
+  const uint32_t base = ptx::SharedAddress(tile);
+  const int warp = threadIdx.x / 32;
+  const int lane = threadIdx.x % 32;
+  const int64_t num_steps = (args.seqlen_q + kRows - 1) / kRows;
+  const int64_t step = blockIdx.x % num_steps;
+  const int64_t head_of_all = blockIdx.x / num_steps;
+  const float4* sum = reinterpret_cast<const float4*>(
+      args.grad_query_sum + static_cast<int64_t>(blockIdx.x) * (kRows * kHeadDim));
+#pragma unroll
+  for (int r = 0; r < Block::kScoreRowTiles; ++r) {
+#pragma unroll
+    for (int d = 0; d < Block::kQueryColumnTiles; ++d) {
+      const int quad = (warp * Block::kScoreRowTiles + r) * Block::kQueryColumnTiles + d;
+      const float4 value = sum[quad * 32 + lane];
+      const int row = warp % Config::kScoreWarpRows * kWarpRows + r * 16 + lane / 4;
+      const int chunk = warp / Config::kScoreWarpRows * kWarpColumns / 8 + d;
+      const float scale = args.softmax_scale;
+      StoreShared(base + TileOffset<kHeadDim>(row, chunk) + lane % 4 * 4,
+                  Pack<Element>(value.x * scale, value.y * scale));
+      StoreShared(base + TileOffset<kHeadDim>(row + 8, chunk) + lane % 4 * 4,
+                  Pack<Element>(value.z * scale, value.w * scale));
+    }
+  }
+  __syncthreads();
+  const TensorView& view = args.grad_query;
+  Element* destination =
+      static_cast<Element*>(view.data) + head_of_all / args.num_heads * view.batch_stride +
+      step * kRows * view.row_stride + head_of_all % args.num_heads * view.head_stride;
+  const int rows = static_cast<int>(min(int64_t{kRows}, args.seqlen_q - step * kRows));
+  StoreTile<kRows, kHeadDim, Config::kThreads>(base,
+                                               destination,
+                                               view.row_stride,
+                                               rows,
+                                               args.head_dim,
+                                               threadIdx.x);
+}
+
+}  // namespace flashmask::sm80

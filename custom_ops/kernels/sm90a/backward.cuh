@@ -1,0 +1,89 @@
+#pragma once
+
+// Gradients of attention for sm_90a: wgmma, copies by the copy engine, warpgroups with roles.
+//
+// A work item is 128 keys of one key head. A block walks the live steps of rows (64 at head dim
+// 128, 128 at 64) of all query heads of the group, keeps grad_key and grad_value of its keys in
+// registers, and adds each step's share of grad_query to a float buffer in global memory. Blocks
+// are as many as multiprocessors and fetch items from a counter: heads section by section, so that
+// the buffer's part at work stays in the L2, and in a section the longest key blocks first.
+//
+// Roles, by warpgroup:
+//   0, producer   warp 1 fetches items and lists their live steps, warp 0 has what is listed
+//                 loaded; warps 2 and 3 hand a group's share of grad_query, and in the end its
+//                 grad_key and grad_value, from staging to the copy engine
+//   1, 2          each owns 64 keys. A step i of rows:
+//                   S^T = K Q^T              issued at the end of step i - 1
+//                   dP^T = V dO^T            then dK += dS^T Q of step i - 1, both under way while
+//                   P^T = exp2(S^T - lse)    masked by runs of bits where the step is partial
+//                   dS^T = P^T (dP^T - delta)  to shared memory, and as 16-bit operand in registers
+//                   dV += P^T dO
+//                   dQ = dS K                after both groups stored dS; each half of it
+//                 so that the tensor cores have products of one kind or the other all along.
+//
+// Shared memory: key, value; query in 3 stages with its lse, the step's place and, for a partial
+// step, the bounds of the keys; grad_out in 2 with delta; dS in 2; staging of half a dQ per group.
+//
+// Barriers in shared memory: per stage and for key and value a full one (bytes) and an empty one
+// (a warp's arrivals). Named barriers: see NamedBarrier.
+//
+// The buffer of grad_query is laid out as a group's registers lie: [step][group][quad][thread][4].
+// Sources: FlashAttention-3, arXiv 2407.08608; FlashMask, arXiv 2410.01359.
+
+#include "kernels/ptx/cp_async.h"
+#include "kernels/ptx/mbarrier.h"
+#include "kernels/ptx/warpgroup.h"
+#include "kernels/sm90a/backward_config.h"
+#include "kernels/sm90a/backward_consumer.cuh"
+#include "kernels/sm90a/backward_producer.cuh"
+#include "kernels/sm90a/backward_shared.cuh"
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+namespace flashmask::sm90a {
+
+template <typename Config>
+__global__ void __launch_bounds__(Config::kThreads, 1)
+    BackwardKernel(const __grid_constant__ BackwardArguments args) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  extern __shared__ __align__(1024) unsigned char memory[];
+  auto* shared = reinterpret_cast<BackwardShared<Config>*>(memory);
+  if (threadIdx.x == 0) {
+    constexpr uint32_t kConsumerWarps = Config::kGroups * kWarpgroup / kWarp;
+    const auto init = [](uint64_t& full, uint64_t& empty, uint32_t readers) {
+      ptx::MbarrierInit(ptx::SharedAddress(&full), 1);
+      ptx::MbarrierInit(ptx::SharedAddress(&empty), readers);
+    };
+    for (int i = 0; i < Config::kQueryStages; ++i) {
+      init(shared->query_full[i], shared->query_empty[i], kConsumerWarps);
+    }
+    for (int i = 0; i < Config::kGradOutStages; ++i) {
+      init(shared->grad_out_full[i], shared->grad_out_empty[i], kConsumerWarps);
+    }
+    for (int i = 0; i < kListEntries; ++i) init(shared->entry_full[i], shared->entry_empty[i], 1);
+    init(shared->key_full, shared->key_empty, kConsumerWarps);
+    init(shared->value_full, shared->value_empty, kConsumerWarps);
+    ptx::MbarrierInitFence();
+  }
+  __syncthreads();
+  const int warp = __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / kWarp, 0);
+  constexpr int kFirstReducer = 2;
+  if (warp < kWarpgroup / kWarp) {
+    ptx::LowerRegisters<Config::kProducerRegisters>();
+    if (warp == 0) {
+      if (threadIdx.x == 0) BackwardLoader<Config>(args, shared).Run();
+    } else if (warp == 1) {
+      BackwardScheduler<Config>(args, shared).Run();
+    } else if (warp >= kFirstReducer) {
+      BackwardReducer<Config>(args, shared, warp - kFirstReducer).Run();
+    }
+  } else {
+    ptx::RaiseRegisters<Config::kConsumerRegisters>();
+    BackwardConsumer<Config>(args, shared, warp / (kWarpgroup / kWarp) - 1).Run();
+  }
+#endif
+}
+
+}  // namespace flashmask::sm90a

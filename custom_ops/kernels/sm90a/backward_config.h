@@ -1,0 +1,77 @@
+#pragma once
+
+// Tile numbers of the sm90a backward, and what a launch passes to its kernels.
+
+#include "core/params.h"
+#include "kernels/common/mask_plan.h"
+#include "kernels/common/output_dot.h"
+#include "kernels/sm90a/tile_config.h"
+
+#include <cuda.h>
+
+#include <cstdint>
+
+namespace flashmask::sm90a {
+
+constexpr int kSwizzleColumns = 64;  // 16-bit columns of a swizzled block: 128 bytes
+
+template <typename Element_, int kHeadDim_>
+struct BackwardConfig {
+  using Element = Element_;
+  static constexpr int kHeadDim = kHeadDim_;  // what the tiles hold; the tensors' may be less
+  static constexpr int kKeys = kPlanKeyBlock;
+  // A thread's two scores tiles and two key sums then take 192 registers at either head dim.
+  static constexpr int kRows = kHeadDim == 128 ? 64 : 128;
+  static constexpr int kGroups = 2;                   // consumer warpgroups
+  static constexpr int kGroupKeys = kKeys / kGroups;  // keys that a consumer warpgroup owns
+  static constexpr int kThreads = kWarpgroup * (1 + kGroups);
+  static constexpr int kQueryStages = 3;  // query of a step is read until the middle of the next
+  static constexpr int kGradOutStages = 2;
+  static constexpr int kProducerRegisters = 24;
+  static constexpr int kConsumerRegisters = 240;
+  static constexpr int kGroupSums = 32;  // floats of a thread of a step's share of grad_query
+  static constexpr int kTileFloats = kRows * kHeadDim;  // of a step's share of grad_query
+
+  static_assert(kHeadDim == 64 || kHeadDim == 128, "grad_query is cut for these only");
+  static_assert(kGroupKeys == 64, "a wgmma has 64 rows");
+  static_assert(kTileFloats == kGroups * kWarpgroup * kGroupSums, "a group sums half of a tile");
+};
+
+// What the deterministic backward adds: an order of the sums of grad_query.
+struct SumOrder {
+  // [masks, row steps, words]: bit b of word w is set if key block 32 w + b is live for the step.
+  const uint32_t* live_blocks = nullptr;  // null: sums may come in any order
+  int32_t* last_added = nullptr;          // [B, Hq, row steps, groups]: 1 + the last key block
+  int32_t words = 0;
+};
+
+struct BackwardArguments {
+  CUtensorMap query;
+  CUtensorMap key;
+  CUtensorMap value;
+  CUtensorMap grad_out;
+  CUtensorMap grad_key;
+  CUtensorMap grad_value;
+  TensorView grad_query;
+  RowTerms terms;
+  float* grad_query_sum;  // [B, Hq, row steps, kTileFloats], permuted
+  int32_t* next_item;     // zero at the start
+  SumOrder order;
+  MaskPlanView plan;
+  int32_t num_items;
+  int32_t num_heads_k_total;  // over the batch
+  int32_t heads_per_section;  // key heads that are worked on together
+  int32_t seqlen_q;
+  int32_t num_steps;           // of kRows rows
+  int32_t grad_out_row_shift;  // 0, or past the last row: zeros
+  int32_t head_dim;
+  int32_t num_heads;
+  int32_t num_heads_k;
+  int32_t heads_per_key;
+  int32_t heads_per_mask;
+  int32_t num_heads_mask;
+  float softmax_scale;
+  float scale_log2;  // softmax_scale * log2(e)
+};
+
+}  // namespace flashmask::sm90a

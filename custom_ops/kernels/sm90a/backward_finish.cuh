@@ -1,0 +1,196 @@
+#pragma once
+
+// The small kernels around the sm90a backward: what the ordered sums need beforehand, the summed
+// gradient of the query to its tensor afterwards.
+
+#include "kernels/common/mask_plan.h"
+#include "kernels/sm90a/backward_config.h"
+#include "kernels/sm90a/backward_mask.cuh"
+#include "kernels/sm90a/backward_math.cuh"
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+namespace flashmask::sm90a {
+
+constexpr int kSmallThreads = 256;
+
+// What PrepareRows reads beside the arguments of the backward.
+struct RowInputs {
+  TensorView out;
+  TensorView grad_out;            // data null: zero
+  const float* softmax_lse;       // [B, Hq, Sq]
+  const float* grad_softmax_lse;  // [B, Hq, Sq]; null: zero
+};
+
+// The sum of products of eight pairs of 16-bit elements.
+template <typename Element>
+__device__ __forceinline__ float Dot8(const uint4& left, const uint4& right) {
+  const uint32_t a[4] = {left.x, left.y, left.z, left.w};
+  const uint32_t b[4] = {right.x, right.y, right.z, right.w};
+  float sum = 0.0f;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float2 x = Unpack<Element>(a[i]);
+    const float2 y = Unpack<Element>(b[i]);
+    sum = fmaf(x.x, y.x, fmaf(x.y, y.y, sum));
+  }
+  return sum;
+}
+
+// One warp per word of SumOrder::live_blocks, a key block a lane.
+template <int kRows>
+__global__ void __launch_bounds__(kSmallThreads) ListLiveBlocks(MaskPlanView plan,
+                                                                int32_t seqlen_q,
+                                                                int32_t num_steps,
+                                                                int32_t words,
+                                                                uint32_t* live_blocks) {
+  constexpr int kTilesPerBlock = kPlanKeyBlock / kPlanColumns;
+  const int64_t index = (int64_t{blockIdx.x} * kSmallThreads + threadIdx.x) / kWarp;
+  const int lane = threadIdx.x % kWarp;
+  if (index >= int64_t{plan.num_masks} * num_steps * words) return;
+  const int64_t mask = index / words / num_steps;
+  const int32_t row = static_cast<int32_t>(index / words % num_steps) * kRows;
+  const int32_t block = static_cast<int32_t>(index % words) * kWarp + lane;
+  bool live = false;
+  if (block < plan.num_key_blocks) {
+    const TileRange* ranges =
+        plan.ranges + mask * plan.num_column_tiles + int64_t{block} * kTilesPerBlock;
+    live = ClassifyPair(ranges[0], ranges[1], true, row, min(row + kRows, seqlen_q)) !=
+           TileClass::kSkip;
+  }
+  const unsigned bits = __ballot_sync(kAllLanes, live);
+  if (lane == 0) live_blocks[index] = bits;
+}
+
+// A block per step of rows: lse and delta of each, as RowTerms defines them, and zeros for the sums
+// of grad_query. All loads of a thread are under way before the first use: the kernel is there to
+// move bytes.
+template <typename Config>
+__global__ void __launch_bounds__(kSmallThreads)
+    PrepareRows(const __grid_constant__ BackwardArguments args, const RowInputs inputs) {
+  using Element = typename Config::Element;
+  constexpr float kLog2E = 1.4426950408889634f;
+  constexpr int kChunk = 8;                               // elements of a 16-byte load
+  constexpr int kRowThreads = Config::kHeadDim / kChunk;  // threads that share a row
+  constexpr int kPassRows = kSmallThreads / kRowThreads;
+  constexpr int kPasses = Config::kRows / kPassRows;
+  constexpr int kQuads = Config::kTileFloats / 4 / kSmallThreads;
+  const int thread = static_cast<int>(threadIdx.x);
+  const int column = thread % kRowThreads * kChunk;
+  const int64_t step = blockIdx.x % args.num_steps;
+  const int64_t head_of_all = blockIdx.x / args.num_steps;
+  const int64_t first_row = step * Config::kRows + thread / kRowThreads;
+  const auto start = [&](const TensorView& view) {
+    return static_cast<const Element*>(view.data) +
+           head_of_all / args.num_heads * view.batch_stride +
+           head_of_all % args.num_heads * view.head_stride + column;
+  };
+  uint4 out[kPasses];
+  uint4 grad_out[kPasses];
+#pragma unroll
+  for (int i = 0; i < kPasses; ++i) {
+    const int64_t row = first_row + i * kPassRows;
+    const bool given =
+        row < args.seqlen_q && column < args.head_dim && inputs.grad_out.data != nullptr;
+    out[i] = make_uint4(0, 0, 0, 0);
+    grad_out[i] = out[i];
+    if (given) {
+      out[i] =
+          __ldcs(reinterpret_cast<const uint4*>(start(inputs.out) + row * inputs.out.row_stride));
+      grad_out[i] = *reinterpret_cast<const uint4*>(start(inputs.grad_out) +
+                                                    row * inputs.grad_out.row_stride);
+    }
+  }
+  float4* sums = reinterpret_cast<float4*>(args.grad_query_sum) +
+                 int64_t{blockIdx.x} * (Config::kTileFloats / 4) + thread;
+#pragma unroll
+  for (int i = 0; i < kQuads; ++i) sums[i * kSmallThreads] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+#pragma unroll
+  for (int i = 0; i < kPasses; ++i) {
+    float delta = Dot8<Element>(out[i], grad_out[i]);
+#pragma unroll
+    for (int lanes = kRowThreads / 2; lanes > 0; lanes /= 2) {
+      delta += __shfl_xor_sync(kAllLanes, delta, lanes);
+    }
+    const int64_t row = first_row + i * kPassRows;
+    const int64_t index = head_of_all * args.seqlen_q + row;
+    const bool inside = row < args.seqlen_q;
+    if (column == 0) {
+      const float natural = inside ? inputs.softmax_lse[index] : -INFINITY;
+      const float less =
+          inside && inputs.grad_softmax_lse != nullptr ? inputs.grad_softmax_lse[index] : 0.0f;
+      const int64_t to = head_of_all * args.terms.padded_rows + row;
+      args.terms.lse_log2[to] = natural == -INFINITY ? INFINITY : natural * kLog2E;
+      args.terms.delta[to] = delta - less;
+    }
+  }
+}
+
+// A block per step of rows: its sums, in the order of BackwardConsumer's registers, to the tensor.
+template <typename Config>
+__global__ void __launch_bounds__(kSmallThreads)
+    FinishGradQuery(const __grid_constant__ BackwardArguments args) {
+  using Element = typename Config::Element;
+  constexpr int kRows = Config::kRows;
+  constexpr int kHeadDim = Config::kHeadDim;
+  constexpr int kQuads = Config::kGroupSums / 4;
+  constexpr int kChunk = 8;                       // elements of a 16-byte store
+  constexpr int kPitch = kHeadDim + kChunk;       // spreads a column of quads over the banks
+  constexpr bool kHalfColumns = kHeadDim == 128;  // see BackwardConsumer::MultiplyByKeys
+  static_assert(kSmallThreads == Config::kGroups * kWarpgroup, "a thread stands for a consumer's");
+  __shared__ alignas(16) Element tile[kRows * kPitch];
+  const int thread = static_cast<int>(threadIdx.x);
+  const int group = thread / kWarpgroup;
+  const int in_group = thread % kWarpgroup;
+  const int64_t step = blockIdx.x % args.num_steps;
+  const int64_t head_of_all = blockIdx.x / args.num_steps;
+  const float4* sums = reinterpret_cast<const float4*>(args.grad_query_sum) +
+                       int64_t{blockIdx.x} * (Config::kTileFloats / 4) +
+                       group * (kQuads * kWarpgroup) + in_group;
+  const int row = in_group / kWarp * 16 + in_group % kWarp / 4 + (kHalfColumns ? 0 : group * 64);
+  const int column = in_group % 4 * 2 + (kHalfColumns ? group * 64 : 0);
+  float4 values[kQuads];
+#pragma unroll
+  for (int i = 0; i < kQuads; ++i) values[i] = __ldcs(sums + i * kWarpgroup);
+#pragma unroll
+  for (int i = 0; i < kQuads; ++i) {
+    const float scale = args.softmax_scale;
+    Element* to = tile + row * kPitch + column + kChunk * i;
+    *reinterpret_cast<uint32_t*>(to) = Pack<Element>(values[i].x * scale, values[i].y * scale);
+    *reinterpret_cast<uint32_t*>(to + 8 * kPitch) =
+        Pack<Element>(values[i].z * scale, values[i].w * scale);
+  }
+  __syncthreads();
+  const TensorView& view = args.grad_query;
+  const int64_t row_begin = step * kRows;
+  Element* to = static_cast<Element*>(view.data) +
+                head_of_all / args.num_heads * view.batch_stride + row_begin * view.row_stride +
+                head_of_all % args.num_heads * view.head_stride;
+  const int rows = static_cast<int>(min(int64_t{kRows}, args.seqlen_q - row_begin));
+#pragma unroll
+  for (int i = thread; i < kRows * kHeadDim / kChunk; i += kSmallThreads) {
+    const int r = i / (kHeadDim / kChunk);
+    const int c = i % (kHeadDim / kChunk) * kChunk;
+    if (r < rows && c < args.head_dim) {
+      *reinterpret_cast<uint4*>(to + r * view.row_stride + c) =
+          *reinterpret_cast<const uint4*>(tile + r * kPitch + c);
+    }
+  }
+}
+
+// Zeros of a [batch, rows, heads, head_dim] tensor of 16-bit elements, kChunk (16 bytes) a thread.
+template <int kChunk>
+__global__ void __launch_bounds__(kSmallThreads)
+    ClearTensor(TensorView view, int64_t batch, int64_t rows, int64_t heads, int64_t head_dim) {
+  const int64_t chunks = head_dim / kChunk;
+  const int64_t index = int64_t{blockIdx.x} * kSmallThreads + threadIdx.x;
+  if (index >= batch * rows * heads * chunks) return;
+  const int64_t offset = index / (chunks * heads * rows) * view.batch_stride +
+                         index / (chunks * heads) % rows * view.row_stride +
+                         index / chunks % heads * view.head_stride + index % chunks * kChunk;
+  *reinterpret_cast<uint4*>(static_cast<uint16_t*>(view.data) + offset) = make_uint4(0, 0, 0, 0);
+}
+
+}  // namespace flashmask::sm90a

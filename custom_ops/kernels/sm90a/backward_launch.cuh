@@ -1,0 +1,251 @@
+#pragma once
+
+// From the params of a call to the launches of the sm90a backward.
+//
+// Workspace: the plan; lse and delta of every row and head; for ordered sums a bit per step of rows
+// and key block of a mask; then, zeroed together, the counter of items and the ordered sums'
+// places; then the float buffer of grad_query, rows padded to whole steps.
+
+#include "core/params.h"
+#include "core/status.h"
+#include "kernels/common/cuda_check.h"
+#include "kernels/common/device.h"
+#include "kernels/common/mask_plan.h"
+#include "kernels/common/output_dot.h"
+#include "kernels/sm90a/backward.cuh"
+#include "kernels/sm90a/backward_config.h"
+#include "kernels/sm90a/backward_finish.cuh"
+#include "kernels/sm90a/tensor_map.h"
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstdint>
+
+namespace flashmask::sm90a {
+
+// What of the L2 the sums of grad_query of a section of heads may take: reductions run at 3.9 TB/s
+// inside it and at 1.5 outside, and the rows of query and grad_out take as much again.
+constexpr int64_t kSectionBytes = int64_t{16} << 20;
+
+struct BackwardScratch {
+  RowTerms terms;
+  uint32_t* live_blocks = nullptr;
+  int32_t words = 0;
+  int32_t* next_item = nullptr;
+  int32_t* last_added = nullptr;
+  float* grad_query_sum = nullptr;
+  size_t zeroed_bytes = 0;  // from next_item on
+  size_t total_bytes = 0;
+  int64_t num_steps = 0;
+};
+
+template <typename Config>
+BackwardScratch LayOutBackward(const BackwardParams& params, void* workspace) {
+  constexpr size_t kAlignment = 256;
+  constexpr int64_t kBits = 32;
+  const AttentionSizes& sizes = params.sizes;
+  const int64_t heads = sizes.batch * sizes.num_heads;
+  const int64_t blocks = (sizes.seqlen_k + Config::kKeys - 1) / Config::kKeys;
+  BackwardScratch scratch;
+  size_t used = MaskPlanBytes(sizes);
+  const auto take = [&](int64_t count) {
+    char* taken = workspace == nullptr ? nullptr : static_cast<char*>(workspace) + used;
+    const size_t bytes = static_cast<size_t>(count) * sizeof(float);
+    used += (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    return static_cast<void*>(taken);
+  };
+  scratch.num_steps = (sizes.seqlen_q + Config::kRows - 1) / Config::kRows;
+  scratch.terms.padded_rows = scratch.num_steps * Config::kRows;
+  scratch.terms.lse_log2 = static_cast<float*>(take(heads * scratch.terms.padded_rows));
+  scratch.terms.delta = static_cast<float*>(take(heads * scratch.terms.padded_rows));
+  if (params.deterministic) {
+    scratch.words = static_cast<int32_t>((blocks + kBits - 1) / kBits);
+    scratch.live_blocks = static_cast<uint32_t*>(
+        take(sizes.batch * sizes.num_heads_mask * scratch.num_steps * scratch.words));
+  }
+  const size_t zeroed_from = used;
+  scratch.next_item = static_cast<int32_t*>(take(1));
+  if (params.deterministic) {
+    scratch.last_added = static_cast<int32_t*>(take(heads * scratch.num_steps * Config::kGroups));
+  }
+  scratch.zeroed_bytes = used - zeroed_from;
+  scratch.grad_query_sum =
+      static_cast<float*>(take(heads * scratch.num_steps * Config::kTileFloats));
+  scratch.total_bytes = used;
+  return scratch;
+}
+
+template <typename Config>
+Status MakeBackwardMaps(const BackwardParams& params, BackwardArguments* args) {
+  const AttentionSizes& sizes = params.sizes;
+  const auto map = [&](const TensorView& view, const char* name, bool keys, int box, auto* to) {
+    return MakeTensorMap(view,
+                         name,
+                         params.dtype,
+                         sizes.batch,
+                         keys ? sizes.seqlen_k : sizes.seqlen_q,
+                         keys ? sizes.num_heads_k : sizes.num_heads,
+                         sizes.head_dim,
+                         box,
+                         to);
+  };
+  // Without a gradient of the output its rows are read past the end of the query's: zeros.
+  const bool given = params.grad_out.data != nullptr;
+  const TensorView& rows = given ? params.grad_out : params.query;
+  const Status made[] = {
+      map(params.query, "query", false, Config::kRows, &args->query),
+      map(rows, "grad_out", false, Config::kRows, &args->grad_out),
+      map(params.key, "key", true, Config::kKeys, &args->key),
+      map(params.value, "value", true, Config::kKeys, &args->value),
+      map(params.grad_key, "grad_key", true, Config::kGroupKeys, &args->grad_key),
+      map(params.grad_value, "grad_value", true, Config::kGroupKeys, &args->grad_value),
+  };
+  for (const Status& status : made) {
+    if (!status.ok()) return status;
+  }
+  return Status::Ok();
+}
+
+template <typename Config>
+void FillBackwardArguments(const BackwardParams& params,
+                           const MaskPlanView& plan,
+                           const BackwardScratch& scratch,
+                           BackwardArguments* args) {
+  constexpr float kLog2E = 1.4426950408889634f;
+  const AttentionSizes& sizes = params.sizes;
+  const int64_t group = sizes.num_heads / sizes.num_heads_k;
+  const int64_t sum_bytes =
+      group * scratch.num_steps * Config::kTileFloats * static_cast<int64_t>(sizeof(float));
+  const int64_t key_heads = sizes.batch * sizes.num_heads_k;
+  args->grad_query = params.grad_query;
+  args->terms = scratch.terms;
+  args->grad_query_sum = scratch.grad_query_sum;
+  args->next_item = scratch.next_item;
+  args->order = {scratch.live_blocks, scratch.last_added, scratch.words};
+  args->plan = plan;
+  args->num_items = static_cast<int32_t>(key_heads * plan.num_key_blocks);
+  args->num_heads_k_total = static_cast<int32_t>(key_heads);
+  args->heads_per_section = static_cast<int32_t>(
+      std::clamp<int64_t>(kSectionBytes / std::max<int64_t>(1, sum_bytes), 1, key_heads));
+  args->seqlen_q = static_cast<int32_t>(sizes.seqlen_q);
+  args->num_steps = static_cast<int32_t>(scratch.num_steps);
+  args->grad_out_row_shift =
+      params.grad_out.data != nullptr ? 0 : static_cast<int32_t>(scratch.terms.padded_rows);
+  args->head_dim = static_cast<int32_t>(sizes.head_dim);
+  args->num_heads = static_cast<int32_t>(sizes.num_heads);
+  args->num_heads_k = static_cast<int32_t>(sizes.num_heads_k);
+  args->heads_per_key = static_cast<int32_t>(group);
+  args->heads_per_mask = static_cast<int32_t>(sizes.num_heads / sizes.num_heads_mask);
+  args->num_heads_mask = static_cast<int32_t>(sizes.num_heads_mask);
+  args->softmax_scale = params.softmax_scale;
+  args->scale_log2 = params.softmax_scale * kLog2E;
+}
+
+inline unsigned SmallBlocks(int64_t threads) {
+  return static_cast<unsigned>((threads + kSmallThreads - 1) / kSmallThreads);
+}
+
+// grad_key, grad_value and the sums of grad_query; there are rows and keys.
+template <typename Config>
+Status LaunchBackwardKernel(const BackwardParams& params,
+                            const BackwardScratch& scratch,
+                            BackwardArguments* args) {
+  const auto stream = static_cast<cudaStream_t>(params.execution.stream);
+  const Status mapped = MakeBackwardMaps<Config>(params, args);
+  if (!mapped.ok()) return mapped;
+  const Status built =
+      BuildMaskPlan(params.sizes, params.mask, args->plan, PlanOrders::kKeyBlocks, stream);
+  if (!built.ok()) return built;
+  const RowInputs inputs{params.out, params.grad_out, params.softmax_lse, params.grad_softmax_lse};
+  const int64_t tiles = params.sizes.batch * params.sizes.num_heads * scratch.num_steps;
+  PrepareRows<Config><<<static_cast<unsigned>(tiles), kSmallThreads, 0, stream>>>(*args, inputs);
+  FLASHMASK_RETURN_IF_CUDA_FAILS(cudaGetLastError());
+  if (params.deterministic) {
+    const int64_t words = int64_t{args->plan.num_masks} * scratch.num_steps * scratch.words;
+    ListLiveBlocks<Config::kRows>
+        <<<SmallBlocks(words * kWarp), kSmallThreads, 0, stream>>>(args->plan,
+                                                                   args->seqlen_q,
+                                                                   args->num_steps,
+                                                                   scratch.words,
+                                                                   scratch.live_blocks);
+    FLASHMASK_RETURN_IF_CUDA_FAILS(cudaGetLastError());
+  }
+  int multiprocessors = 0;
+  FLASHMASK_RETURN_IF_CUDA_FAILS(cudaDeviceGetAttribute(&multiprocessors,
+                                                        cudaDevAttrMultiProcessorCount,
+                                                        params.execution.device));
+  constexpr int kSharedBytes = sizeof(BackwardShared<Config>);
+  const auto kernel = BackwardKernel<Config>;
+  FLASHMASK_RETURN_IF_CUDA_FAILS(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes));
+  kernel<<<std::min(args->num_items, multiprocessors), Config::kThreads, kSharedBytes, stream>>>(
+      *args);
+  return CudaStatus(cudaGetLastError(), "launch of the backward kernel");
+}
+
+inline Status LaunchClear(const TensorView& view,
+                          const AttentionSizes& sizes,
+                          int64_t rows,
+                          int64_t heads,
+                          cudaStream_t stream) {
+  constexpr int kChunk = 8;
+  const int64_t chunks = sizes.batch * rows * heads * sizes.head_dim / kChunk;
+  if (chunks == 0) return Status::Ok();
+  ClearTensor<kChunk><<<SmallBlocks(chunks), kSmallThreads, 0, stream>>>(view,
+                                                                         sizes.batch,
+                                                                         rows,
+                                                                         heads,
+                                                                         sizes.head_dim);
+  return CudaStatus(cudaGetLastError(), "launch of ClearTensor");
+}
+
+template <typename Config>
+Status LaunchBackward(const BackwardParams& params) {
+  const AttentionSizes& sizes = params.sizes;
+  const DeviceGuard guard(params.execution.device);
+  if (!guard.status().ok()) return guard.status();
+  const auto stream = static_cast<cudaStream_t>(params.execution.stream);
+  if (sizes.seqlen_q == 0 || sizes.seqlen_k == 0) {
+    const auto clear = [&](const TensorView& view, int64_t rows, int64_t heads) {
+      return LaunchClear(view, sizes, rows, heads, stream);
+    };
+    const Status query = clear(params.grad_query, sizes.seqlen_q, sizes.num_heads);
+    if (!query.ok()) return query;
+    const Status key = clear(params.grad_key, sizes.seqlen_k, sizes.num_heads_k);
+    if (!key.ok()) return key;
+    return clear(params.grad_value, sizes.seqlen_k, sizes.num_heads_k);
+  }
+  const MaskPlanView plan = LayOutMaskPlan(sizes, params.execution.workspace);
+  const BackwardScratch scratch = LayOutBackward<Config>(params, params.execution.workspace);
+  const int64_t tiles = sizes.batch * sizes.num_heads * scratch.num_steps;
+  const int64_t items = sizes.batch * sizes.num_heads_k * plan.num_key_blocks;
+  if (std::max(items, tiles) > INT32_MAX / 2) {
+    return Status::Unsupported("more than 2^30 blocks of rows or keys in one call");
+  }
+  if (tiles == 0) return Status::Ok();
+  FLASHMASK_RETURN_IF_CUDA_FAILS(
+      cudaMemsetAsync(scratch.next_item, 0, scratch.zeroed_bytes, stream));
+  BackwardArguments args;
+  FillBackwardArguments<Config>(params, plan, scratch, &args);
+  const Status launched = LaunchBackwardKernel<Config>(params, scratch, &args);
+  if (!launched.ok()) return launched;
+  FinishGradQuery<Config><<<static_cast<unsigned>(tiles), kSmallThreads, 0, stream>>>(args);
+  return CudaStatus(cudaGetLastError(), "launch of FinishGradQuery");
+}
+
+// Picks the element type; a registered kernel is asked only for the dtypes it lists.
+template <int kHeadDim>
+Status Backward(const BackwardParams& params) {
+  if (params.dtype == DataType::kFloat16) {
+    return LaunchBackward<BackwardConfig<__half, kHeadDim>>(params);
+  }
+  return LaunchBackward<BackwardConfig<__nv_bfloat16, kHeadDim>>(params);
+}
+
+template <int kHeadDim>
+size_t BackwardWorkspace(const BackwardParams& params) {
+  return LayOutBackward<BackwardConfig<__nv_bfloat16, kHeadDim>>(params, nullptr).total_bytes;
+}
+
+}  // namespace flashmask::sm90a

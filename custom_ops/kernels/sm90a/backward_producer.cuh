@@ -1,0 +1,382 @@
+#pragma once
+
+// The warps of the sm90a backward that compute nothing: they say what is next, have it loaded, and
+// hand results to the copy engine. See backward.cuh.
+
+#include "kernels/ptx/cp_async.h"
+#include "kernels/ptx/mbarrier.h"
+#include "kernels/ptx/tma.h"
+#include "kernels/ptx/warpgroup.h"
+#include "kernels/sm90a/backward_config.h"
+#include "kernels/sm90a/backward_mask.cuh"
+#include "kernels/sm90a/backward_math.cuh"
+#include "kernels/sm90a/backward_shared.cuh"
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+namespace flashmask::sm90a {
+
+// Warp 1 of the producer: fetches items, finds their live steps, and lists them for the loader.
+template <typename Config>
+class BackwardScheduler {
+ public:
+  using Shared = BackwardShared<Config>;
+  static constexpr int kRows = Config::kRows;
+
+  __device__ __forceinline__ BackwardScheduler(const BackwardArguments& args, Shared* shared)
+      : args_(args),
+        shared_(shared),
+        lane_(static_cast<int>(threadIdx.x) % kWarp) {}
+
+  __device__ __forceinline__ void Run() {
+    while (true) {
+      int32_t item = 0;
+      if (lane_ == 0) item = atomicAdd(args_.next_item, 1);
+      item = __shfl_sync(kAllLanes, item, 0);
+      if (item >= args_.num_items) break;
+      Decode(item);
+      ListSteps();
+    }
+    key_begin_ = kNoMoreItems;
+    List(0, 0, kFirstStep);
+  }
+
+ private:
+  static constexpr int32_t kNone = -1;
+
+  __device__ __forceinline__ bool IsOrdered() const { return args_.order.live_blocks != nullptr; }
+
+  __device__ __forceinline__ int32_t Mask(int32_t head_of_group) const {
+    const int32_t head = head_k_ * args_.heads_per_key + head_of_group;
+    return batch_ * args_.num_heads_mask + head / args_.heads_per_mask;
+  }
+
+  __device__ __forceinline__ void Decode(int32_t item) {
+    const int32_t blocks = args_.plan.num_key_blocks;
+    const int32_t section_items = args_.heads_per_section * blocks;
+    const int32_t first_head = item / section_items * args_.heads_per_section;
+    const int32_t heads = min(args_.heads_per_section, args_.num_heads_k_total - first_head);
+    const int32_t in_section = item % section_items;
+    const int32_t rank = in_section / heads;
+    const int32_t head_of_all = first_head + in_section % heads;
+    batch_ = head_of_all / args_.num_heads_k;
+    head_k_ = head_of_all % args_.num_heads_k;
+    // The order of sums is that of the keys, so that no two masks of a group differ in it.
+    const int32_t block =
+        IsOrdered() ? rank : args_.plan.key_order[int64_t{Mask(0)} * blocks + rank];
+    key_begin_ = block * Config::kKeys;
+  }
+
+  // A step is only listed when the next one is known: the last of an item is marked.
+  __device__ __forceinline__ void ListSteps() {
+    LiveSteps<kRows> live;
+    LoadRanges(0, &live);
+    int32_t step = live.Next(0);
+    int32_t pending = kNone;
+    int32_t pending_head = 0;
+    uint32_t flags = kFirstStep | kPartialStep;
+    for (int32_t head = 0;;) {  // of the group
+      while (step >= args_.num_steps && ++head < args_.heads_per_key) {
+        if (args_.heads_per_mask < args_.heads_per_key) LoadRanges(head, &live);
+        step = live.Next(0);
+      }
+      const bool end = step >= args_.num_steps;
+      if (pending != kNone) {
+        List(pending_head, pending, flags | (end ? kLastStep : 0u));
+        flags = 0;
+      } else if (end) {
+        List(0, 0, flags | kLastStep | kDeadStep);
+      }
+      if (end) return;
+      pending = step;
+      pending_head = head;
+      flags = (flags & kFirstStep) | (live.IsPartial(step) ? kPartialStep : 0u);
+      step = live.Next(step + 1);
+    }
+  }
+
+  __device__ __forceinline__ void LoadRanges(int32_t head_of_group, LiveSteps<kRows>* live) const {
+    live->Load(args_.plan.ranges + int64_t{Mask(head_of_group)} * args_.plan.num_column_tiles +
+                   key_begin_ / kPlanColumns,
+               args_.seqlen_q,
+               args_.num_steps,
+               IsOrdered(),
+               lane_);
+  }
+
+  __device__ __forceinline__ void List(int32_t head_of_group, int32_t counted, uint32_t flags) {
+    ptx::MbarrierWait(ptx::SharedAddress(&shared_->entry_empty[place_.stage]), place_.parity ^ 1);
+    if (lane_ == 0) {
+      const int32_t step = IsOrdered() ? args_.num_steps - 1 - counted : counted;
+      const int32_t head = head_k_ * args_.heads_per_key + head_of_group;
+      const int32_t mask = Mask(head_of_group);
+      ListEntry& entry = shared_->entries[place_.stage];
+      entry.step = {(batch_ * args_.num_heads + head) * args_.num_steps + step,
+                    step * kRows,
+                    mask * args_.num_steps + step,
+                    flags};
+      entry.item = {key_begin_, head_k_, batch_};
+      entry.head = head;
+      entry.mask = mask;
+      ptx::MbarrierArrive(ptx::SharedAddress(&shared_->entry_full[place_.stage]));
+    }
+    __syncwarp();  // what follows is kept in registers that the warp shares
+    place_.Advance();
+  }
+
+  const BackwardArguments& args_;
+  Shared* shared_;
+  int lane_;
+  int32_t batch_ = 0;
+  int32_t head_k_ = 0;
+  int32_t key_begin_ = 0;
+  RingPlace<kListEntries> place_;
+};
+
+// One thread of the producer: what the list says to shared memory.
+template <typename Config>
+class BackwardLoader {
+ public:
+  using Element = typename Config::Element;
+  using Shared = BackwardShared<Config>;
+  static constexpr int kRows = Config::kRows;
+
+  __device__ __forceinline__ BackwardLoader(const BackwardArguments& args, Shared* shared)
+      : args_(args),
+        shared_(shared) {}
+
+  __device__ __forceinline__ void Run() {
+    uint32_t item_parity = 0;
+    while (true) {
+      ptx::MbarrierWait(ptx::SharedAddress(&shared_->entry_full[place_.stage]), place_.parity);
+      const ListEntry& entry = shared_->entries[place_.stage];
+      if ((entry.step.flags & kFirstStep) != 0) {
+        if (!BeginItem(entry, item_parity)) return;
+        item_parity ^= 1;
+      }
+      LoadQuery(entry);
+      LoadGradOut(entry);
+      ptx::MbarrierArrive(ptx::SharedAddress(&shared_->entry_empty[place_.stage]));
+      place_.Advance();
+    }
+  }
+
+ private:
+  static constexpr uint32_t kElementBytes = 2;
+  static constexpr uint32_t kRowTileBytes = Shared::kRowTile * kElementBytes;
+  static constexpr uint32_t kKeyTileBytes = Shared::kTile * kElementBytes;
+  static constexpr uint32_t kTermBytes = kRows * sizeof(float);
+  static constexpr uint32_t kBoundsBytes = Config::kKeys * sizeof(int4);
+
+  // False for the entry behind the last item.
+  __device__ __forceinline__ bool BeginItem(const ListEntry& entry, uint32_t parity) {
+    const bool exists = entry.item.key_begin != kNoMoreItems;
+    const uint32_t key_full = ptx::SharedAddress(&shared_->key_full);
+    if (exists) {
+      ptx::MbarrierWait(ptx::SharedAddress(&shared_->value_empty), parity ^ 1);
+      LoadKeyTile(&args_.value,
+                  shared_->value,
+                  entry.item,
+                  ptx::SharedAddress(&shared_->value_full));
+    }
+    ptx::MbarrierWait(ptx::SharedAddress(&shared_->key_empty), parity ^ 1);
+    shared_->items[parity] = entry.item;
+    if (exists) {
+      LoadKeyTile(&args_.key, shared_->key, entry.item, key_full);
+    } else {
+      ptx::MbarrierArrive(key_full);
+    }
+    return exists;
+  }
+
+  __device__ __forceinline__ void LoadKeyTile(const CUtensorMap* map,
+                                              const Element* tile,
+                                              const ItemInfo& item,
+                                              uint32_t full) {
+    ptx::MbarrierArriveExpect(full, kKeyTileBytes);
+#pragma unroll
+    for (int column = 0; column < Config::kHeadDim; column += kSwizzleColumns) {
+      ptx::TmaLoad4d(ptx::SharedAddress(tile + column * Config::kKeys),
+                     map,
+                     column,
+                     item.head_k,
+                     item.key_begin,
+                     item.batch,
+                     full);
+    }
+  }
+
+  __device__ __forceinline__ void LoadQuery(const ListEntry& entry) {
+    const int stage = query_.stage;
+    const bool partial = (entry.step.flags & kPartialStep) != 0;
+    ptx::MbarrierWait(ptx::SharedAddress(&shared_->query_empty[stage]), query_.parity ^ 1);
+    shared_->steps[stage] = entry.step;
+    const uint32_t full = ptx::SharedAddress(&shared_->query_full[stage]);
+    ptx::MbarrierArriveExpect(full, kRowTileBytes + kTermBytes + (partial ? kBoundsBytes : 0));
+    LoadRowTile(&args_.query, shared_->query[stage], entry, entry.step.row_begin, full);
+    ptx::BulkLoad(ptx::SharedAddress(shared_->lse_log2[stage]),
+                  args_.terms.lse_log2 + TermOffset(entry),
+                  kTermBytes,
+                  full);
+    if (partial) {
+      const int64_t columns = int64_t{args_.plan.num_column_tiles} * kPlanColumns;
+      ptx::BulkLoad(ptx::SharedAddress(shared_->bounds[stage]),
+                    args_.plan.bounds + entry.mask * columns + entry.item.key_begin,
+                    kBoundsBytes,
+                    full);
+    }
+    query_.Advance();
+  }
+
+  __device__ __forceinline__ void LoadGradOut(const ListEntry& entry) {
+    const int stage = grad_out_.stage;
+    ptx::MbarrierWait(ptx::SharedAddress(&shared_->grad_out_empty[stage]), grad_out_.parity ^ 1);
+    const uint32_t full = ptx::SharedAddress(&shared_->grad_out_full[stage]);
+    ptx::MbarrierArriveExpect(full, kRowTileBytes + kTermBytes);
+    LoadRowTile(&args_.grad_out,
+                shared_->grad_out[stage],
+                entry,
+                entry.step.row_begin + args_.grad_out_row_shift,
+                full);
+    ptx::BulkLoad(ptx::SharedAddress(shared_->delta[stage]),
+                  args_.terms.delta + TermOffset(entry),
+                  kTermBytes,
+                  full);
+    grad_out_.Advance();
+  }
+
+  __device__ __forceinline__ int64_t TermOffset(const ListEntry& entry) const {
+    const int32_t head_of_all = entry.item.batch * args_.num_heads + entry.head;
+    return int64_t{head_of_all} * args_.terms.padded_rows + entry.step.row_begin;
+  }
+
+  __device__ __forceinline__ void LoadRowTile(const CUtensorMap* map,
+                                              const Element* tile,
+                                              const ListEntry& entry,
+                                              int32_t row,
+                                              uint32_t full) {
+#pragma unroll
+    for (int column = 0; column < Config::kHeadDim; column += kSwizzleColumns) {
+      ptx::TmaLoad4d(ptx::SharedAddress(tile + column * kRows),
+                     map,
+                     column,
+                     entry.head,
+                     row,
+                     entry.item.batch,
+                     full);
+    }
+  }
+
+  const BackwardArguments& args_;
+  Shared* shared_;
+  RingPlace<kListEntries> place_;
+  RingPlace<Config::kQueryStages> query_;
+  RingPlace<Config::kGradOutStages> grad_out_;
+};
+
+// Warps 2 and 3 of the producer: one for each consumer group.
+template <typename Config>
+class BackwardReducer {
+ public:
+  using Shared = BackwardShared<Config>;
+
+  __device__ __forceinline__ BackwardReducer(const BackwardArguments& args,
+                                             Shared* shared,
+                                             int group)
+      : args_(args),
+        shared_(shared),
+        group_(group),
+        lane_(static_cast<int>(threadIdx.x) % kWarp),
+        staging_(ptx::SharedAddress(shared->staging[group])) {}
+
+  __device__ __forceinline__ void Run() {
+    while (true) {
+      ptx::NamedBarrierArrive(kStagingFree + group_, kStagingThreads);
+      ptx::NamedBarrierSync(kStagingFull + group_, kStagingThreads);
+      const Job& job = shared_->jobs[group_];
+      const ItemInfo& item = shared_->items[item_parity_];
+      if (job.kind == JobKind::kExit) break;
+      if (job.kind != JobKind::kAddGradQuery) {
+        if (lane_ == 0) StoreKeys(job.kind, item);
+        if (job.kind == JobKind::kStoreGradKey) item_parity_ ^= 1;  // the item's last job
+      } else if (args_.order.live_blocks == nullptr) {
+        if (lane_ == 0) AddGradQuery(job.tile);
+      } else {
+        AddInOrder(job, item.key_begin / Config::kKeys);
+      }
+      __syncwarp();
+    }
+    if (lane_ == 0) ptx::BulkWait<0>();
+  }
+
+ private:
+  static constexpr uint32_t kStagingBytes = Config::kTileFloats / Config::kGroups * sizeof(float);
+
+  __device__ __forceinline__ void AddGradQuery(int32_t tile) {
+    float* sum = args_.grad_query_sum + int64_t{tile} * Config::kTileFloats +
+                 group_ * (Config::kTileFloats / Config::kGroups);
+    ptx::BulkReduceAdd(sum, staging_, kStagingBytes);
+    ptx::BulkCommit();
+    ptx::BulkWaitRead<0>();
+  }
+
+  // Adds after the live key block before this one, and tells the next.
+  __device__ __forceinline__ void AddInOrder(const Job& job, int32_t block) {
+    if ((job.flags & kDeadStep) != 0) return;
+    const int32_t before = LiveBlockBefore(job.mask_step, block);
+    if (lane_ != 0) return;
+    int32_t* last_added = args_.order.last_added + int64_t{job.tile} * Config::kGroups + group_;
+    while (LoadAcquire(last_added) != before + 1) {
+    }
+    FenceProxyGlobal();
+    AddGradQuery(job.tile);
+    ptx::BulkWait<0>();
+    FenceProxyGlobal();
+    StoreRelease(last_added, block + 1);
+  }
+
+  // The greatest live key block below `block`, or -1.
+  __device__ __forceinline__ int32_t LiveBlockBefore(int32_t mask_step, int32_t block) const {
+    constexpr int kBits = 32;
+    const uint32_t* words = args_.order.live_blocks + int64_t{mask_step} * args_.order.words;
+    for (int32_t last = block / kBits; last >= 0; last -= kWarp) {
+      const int32_t word = last - lane_;
+      uint32_t bits = word >= 0 ? words[word] : 0;
+      if (word == block / kBits) bits &= (1u << block % kBits) - 1;
+      const unsigned lanes = __ballot_sync(kAllLanes, bits != 0);
+      if (lanes != 0) {
+        const int source = __ffs(static_cast<int>(lanes)) - 1;
+        bits = __shfl_sync(kAllLanes, bits, source);
+        return (last - source) * kBits + kBits - 1 - __clz(static_cast<int>(bits));
+      }
+    }
+    return -1;
+  }
+
+  __device__ __forceinline__ void StoreKeys(JobKind kind, const ItemInfo& item) {
+    const CUtensorMap* map = kind == JobKind::kStoreGradKey ? &args_.grad_key : &args_.grad_value;
+    constexpr uint32_t kBoxBytes = Config::kGroupKeys * kSwizzleColumns * 2;
+#pragma unroll
+    for (int box = 0; box < Config::kHeadDim / kSwizzleColumns; ++box) {
+      ptx::TmaStore4d(map,
+                      staging_ + box * kBoxBytes,
+                      box * kSwizzleColumns,
+                      item.head_k,
+                      item.key_begin + group_ * Config::kGroupKeys,
+                      item.batch);
+    }
+    ptx::BulkCommit();
+    ptx::BulkWaitRead<0>();
+  }
+
+  const BackwardArguments& args_;
+  Shared* shared_;
+  int group_;
+  int lane_;
+  uint32_t staging_;
+  uint32_t item_parity_ = 0;
+};
+
+}  // namespace flashmask::sm90a
