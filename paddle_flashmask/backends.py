@@ -18,7 +18,7 @@ __all__ = ["Kernel", "backend_of", "registered_kernels"]
 KERNEL_LINE = re.compile(
     r"(?P<name>\w+)(?: \(compute capability (?P<major>\d+)\.(?P<minor>\d)(?P<newer> or newer)?\))?:"
     r"(?P<dtypes>[ \w]+), head_dim a multiple of (?P<multiple>\d+) up to (?P<most>\d+)"
-    r"(?:, (?P<only>forward|backward))?"
+    r"(?:, (?P<only>forward|backward))?(?P<on_request>, on request)?"
 )
 PASSES = ("forward", "backward")
 ANY_CAPABILITY = (sys.maxsize, 0)
@@ -37,6 +37,7 @@ class Kernel:
         head_dim_multiple: head_dim must be a multiple of it.
         max_head_dim: and at most this.
         passes: forward, backward or both.
+        on_request: whether it serves only who asks for it by name.
     """
 
     name: str
@@ -46,12 +47,13 @@ class Kernel:
     head_dim_multiple: int
     max_head_dim: int
     passes: tuple[str, ...]
+    on_request: bool
 
     def serves(self, capability: tuple[int, int], dtype: str, head_dim: int) -> bool:
         """Return whether it runs such a call; capability is (0, 0) for the CPU."""
         is_device = (self.name == CPU) == (capability == (0, 0))
         is_size = 0 < head_dim <= self.max_head_dim and head_dim % self.head_dim_multiple == 0
-        runs_there = self.capability <= capability <= self.max_capability
+        runs_there = self.capability <= capability <= self.max_capability and not self.on_request
         return is_device and runs_there and dtype in self.dtypes and is_size
 
 
@@ -72,6 +74,7 @@ def registered_kernels() -> list[Kernel]:
                 head_dim_multiple=int(match["multiple"]),
                 max_head_dim=int(match["most"]),
                 passes=PASSES if match["only"] is None else (match["only"],),
+                on_request=match["on_request"] is not None,
             )
         )
     return kernels

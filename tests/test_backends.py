@@ -13,6 +13,7 @@ sm80 (compute capability 8.0 or newer): float16 bfloat16, head_dim a multiple of
 sm80 (compute capability 8.0 or newer): float16 bfloat16, head_dim a multiple of 8 up to 128
 sm90a (compute capability 9.0): bfloat16, head_dim a multiple of 8 up to 64
 sm90a (compute capability 9.0): bfloat16, head_dim a multiple of 8 up to 128, forward
+sm90a (compute capability 9.0): bfloat16, head_dim a multiple of 8 up to 128, backward, on request
 sm120 (compute capability 12.0 or newer): bfloat16, head_dim a multiple of 8 up to 256, forward"""
 
 
