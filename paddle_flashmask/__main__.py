@@ -1,4 +1,4 @@
-"""The commands of the package: `python -m paddle_flashmask mask`."""
+"""The commands of the package: `python -m paddle_flashmask mask` and `... doctor`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 USAGE = """usage: python -m paddle_flashmask COMMAND [--help]
 
 mask    draw a mask, count what it costs, explain a cell
+doctor  check this installation and say what is wrong
 """
 BAD_USAGE = 2
 
@@ -18,6 +19,10 @@ def main(arguments: list[str]) -> int:
         arguments: of the command line.
     """
     command, rest = arguments[:1], arguments[1:]
+    if command == ["doctor"]:
+        from paddle_flashmask.doctor.command import main as run_doctor
+
+        return run_doctor(rest)
     if command == ["mask"]:
         from paddle_flashmask.viewer.command import main as run_viewer
 

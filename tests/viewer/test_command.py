@@ -154,4 +154,4 @@ def test_commands_are_listed(capsys):
     assert package_command.main([]) == 2
     assert "mask    draw a mask" in capsys.readouterr().err
     assert package_command.main(["--help"]) == 0
-    assert "mask    draw a mask" in capsys.readouterr().out
+    assert "doctor  check this installation" in capsys.readouterr().out
