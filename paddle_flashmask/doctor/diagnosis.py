@@ -14,7 +14,8 @@ from paddle_flashmask.doctor.probes import ALLOWED
 OLDEST_PADDLE = (2, 6)
 DEVELOPMENT = "0.0.0"  # what a build of Paddle from its main branch calls itself
 OLDEST_CAPABILITY = 80
-BUILD = "pip install --no-build-isolation --force-reinstall --no-deps ."
+BUILD = "pip install --no-build-isolation --force-reinstall --no-deps . (in a clone)"
+BUILD_IN_PLACE = "pip install --no-build-isolation --no-deps -e ."
 ARCHITECTURE = re.compile(r"(sm|compute)_(\d+)(a?)")
 
 
@@ -102,8 +103,13 @@ def _frameworks(found: Findings) -> Iterator[str]:
 def _library_files(found: Findings) -> Iterator[str]:
     here = found.installation
     if not here.libraries:
-        where = "the source tree, where nothing was built" if here.is_source else "this package"
-        yield f"there is no operator library in {here.folder}, {where}: build it with {BUILD}"
+        where = f"there is no operator library in {here.folder}"
+        yield (
+            f"{where}, the source tree, where nothing was built: run from another folder if the "
+            f"package is installed, else build in place with {BUILD_IN_PLACE}"
+            if here.is_source
+            else f"{where}: build it with {BUILD}"
+        )
         return
     if len(here.libraries) > 1:
         names = ", ".join(path.name for path in here.libraries)

@@ -32,7 +32,7 @@ def draw(blocks: Blocks, title: str, words: list[str]) -> str:
         words: lines that stand below it.
     """
     rows, columns = blocks.visible.shape
-    size = max(1, SIDE // max(rows, columns, 1))
+    size = max(1, round(SIDE / max(rows, columns, 1)))
     assert max(rows, columns) <= MOST_BLOCKS
     width, height = columns * size, rows * size
     below = [scale_words(blocks), *words]
@@ -47,7 +47,8 @@ def draw(blocks: Blocks, title: str, words: list[str]) -> str:
         f'<g transform="translate({MARGIN} {top})" shape-rendering="crispEdges">',
         *_paths(paint(blocks), size),
         _rules(blocks, size, width, height),
-        f'<rect width="{width}" height="{height}" fill="none" stroke="#666"/>',
+        f'<rect x="-1" y="-1" width="{width + 2}" height="{height + 2}" fill="none" '
+        'stroke="#666"/>',
         "</g>",
     ]
     line = top + height + LINE
@@ -84,7 +85,7 @@ def _rules(blocks: Blocks, size: int, width: int, height: int) -> str:
         return ""
     lines = [f"M{x} 0v{height}" for x in range(per_tile, width, per_tile)]
     lines += [f"M0 {y}h{width}" for y in range(per_tile, height, per_tile)]
-    return f'<path stroke="#666" stroke-width="0.5" fill="none" d="{"".join(lines)}"/>'
+    return f'<path stroke="#666" stroke-opacity="0.5" fill="none" d="{"".join(lines)}"/>'
 
 
 def _words(x: float, y: float, text: str) -> str:
