@@ -40,6 +40,23 @@ def test_text_shows_every_cell_and_tile(given_mask, tile):
         assert shown == classes.tolist()
 
 
+@given(support.masks_with_rows(batch=1, heads=1), st.sampled_from([1, 2, 4]))
+def test_text_of_larger_blocks_says_all_some_or_none(given_mask, most):
+    mask, seqlen_q = given_mask
+    found = make_blocks(mask, seqlen_q=seqlen_q, sample=0, head=0, tile=64, most=most)
+    drawn = text.draw(found).splitlines()
+    if found.step > 1:
+        scale = f"a character is {found.step} x {found.step} cells: # all, + some, . none"
+        assert drawn.pop(0) == scale
+    dense = support.dense_by_loops(mask, seqlen_q)[0, 0]
+    step = found.step
+    for row, line in enumerate(drawn):
+        for column, letter in enumerate(line.split()):
+            place = np.s_[row * step : (row + 1) * step, column * step : (column + 1) * step]
+            assert (letter == "#") == dense[place].all()
+            assert (letter == ".") == (not dense[place].any())
+
+
 def test_tile_rules_stand_between_tiles():
     mask = recipes.sft([3, 2, 3])
     drawn = text.draw(make_blocks(mask, seqlen_q=8, sample=0, head=0, tile=4, most=64))
