@@ -14,6 +14,7 @@ from paddle_flashmask.doctor.probes import ALLOWED
 OLDEST_PADDLE = (2, 6)
 DEVELOPMENT = "0.0.0"  # what a build of Paddle from its main branch calls itself
 OLDEST_CAPABILITY = 80
+HOPPER_CAPABILITY, HOPPER = 90, "90a"  # its kernels use instructions of that suffix alone
 BUILD = "pip install --no-build-isolation --force-reinstall --no-deps . (in a clone)"
 BUILD_IN_PLACE = "pip install --no-build-isolation --no-deps -e ."
 ARCHITECTURE = re.compile(r"(sm|compute)_(\d+)(a?)")
@@ -172,9 +173,10 @@ def _architecture(gpu: Gpu, built: tuple[str, ...]) -> str | None:
         return f"{told} is too old: the kernels need {capability_text(OLDEST_CAPABILITY)} or newer"
     if any(runs_on(code, gpu.capability) for code in built):
         return None
+    name = HOPPER if gpu.capability == HOPPER_CAPABILITY else str(gpu.capability)
     return (
         f"nothing was built for {told}, only {', '.join(built) or 'nothing'}: build again with "
-        f'FLASHMASK_ARCHS="{gpu.capability}" {BUILD}'
+        f'FLASHMASK_ARCHS="{name}" {BUILD}'
     )
 
 

@@ -306,6 +306,7 @@ def test_library_without_cuda_under_a_paddle_with_cuda(toolkit, sentence, site):
             "nothing was built for NVIDIA A Card (compute capability 12.0), only sm_80, sm_90a: "
             'build again with FLASHMASK_ARCHS="120" pip install',
         ),
+        ("10.3", 1, "nothing was built for NVIDIA A Card (compute capability 10.3), only"),
         ("7.5", 1, "NVIDIA A Card (compute capability 7.5) is too old: the kernels need 8.0 or"),
         ("9.0", 0, "the driver has a GPU (NVIDIA A Card), but Paddle sees none; look at CUDA_VIS"),
         ("9.0", 1, None),
