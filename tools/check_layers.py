@@ -67,10 +67,6 @@ PYTHON_RULES = {
     "indices": PythonRule(others=NUMPY),
     "recipes": PythonRule(frozenset({"recipes", "indices"}), others=NUMPY),
     "packing": PythonRule(frozenset({"packing", "recipes", "indices"}), others=NUMPY),
-    "attention": PythonRule(frozenset({"indices", "_ops"}), others=PADDLE),
-    "_ops": PythonRule(frozenset({"version"}), others=PADDLE),
-    "reference": PythonRule(frozenset({"indices"}), others=PADDLE),
-    "losses": PythonRule(frozenset({"packing"}), others=PADDLE),
     "viewer": PythonRule(
         frozenset({"recipes", "indices"}),
         others=NUMPY,
@@ -83,6 +79,10 @@ PYTHON_RULES = {
         others_in_functions=PADDLE,
     ),
     "__main__": PythonRule(modules_in_functions=frozenset({"viewer", "doctor"})),
+    "attention": PythonRule(frozenset({"indices", "_ops"}), others=PADDLE),
+    "_ops": PythonRule(frozenset({"version"}), others=PADDLE),
+    "reference": PythonRule(frozenset({"indices"}), others=PADDLE),
+    "losses": PythonRule(frozenset({"packing"}), others=PADDLE),
     "integrations": PythonRule(
         frozenset({"", "integrations", "attention"}), others=PADDLE, anything_in_functions=True
     ),
