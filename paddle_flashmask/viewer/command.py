@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from textwrap import shorten
 
 from paddle_flashmask.viewer import colours, png, rates, sources, svg, text
 from paddle_flashmask.viewer.blocks import make_blocks
@@ -23,6 +24,7 @@ from paddle_flashmask.viewer.summary import Shape, summarize
 
 DEFAULT_HEADS, DEFAULT_HEAD_DIM = 8, 64
 PICTURES = (".svg", ".png")
+LONGEST_TITLE = 90  # characters over a picture
 
 
 def main(arguments: list[str]) -> int:
@@ -134,10 +136,11 @@ def show(source: Source, options: argparse.Namespace) -> None:
     if options.output is None:
         print(text.draw(blocks))
         return
+    title = shorten(source.title, LONGEST_TITLE, placeholder=" ...")
     words = [f"tiles of {options.tile} x {options.tile}{which}", lines[1]]
     if options.output.suffix == ".png":
-        png.draw(options.output, blocks, source.title, words)
+        png.draw(options.output, blocks, title, words)
     else:
-        document = svg.draw(blocks, source.title, words)
+        document = svg.draw(blocks, title, words)
         options.output.write_text(document, encoding="utf-8")
     print(f"{options.output}: {colours.scale_words(blocks)}")

@@ -19,6 +19,7 @@ from paddle_flashmask.indices import CAUSAL_WIDTHS, NON_CAUSAL_WIDTHS, ColumnMas
 FILE_SUFFIXES = (".npy", ".npz")
 # Fields of batches, in packing and in other trainers; one number per column, causal.
 BATCH_FIELDS = ("attn_mask_startend_row_indices", "attn_mask_start_row_indices")
+SHORT_RANK = 3  # [B, Hm, S], of batches that leave the last axis out
 INDICES_FIELD, CAUSAL_FIELD = "startend_row_indices", "causal"
 
 
@@ -122,8 +123,7 @@ def _choose(arrays: Mapping[str, NDArray[Any]], path: Path) -> tuple[NDArray[Any
     for name in BATCH_FIELDS:
         if name in arrays:
             array = arrays[name]
-            # Paddle's trainers leave the last axis out.
-            return (array[..., None] if array.ndim == len("BHS") else array), True
+            return (array[..., None] if array.ndim == SHORT_RANK else array), True
     flag = bool(arrays[CAUSAL_FIELD]) if CAUSAL_FIELD in arrays else None
     if INDICES_FIELD in arrays:
         return arrays[INDICES_FIELD], flag
