@@ -82,6 +82,8 @@ def _frameworks(found: Findings) -> Iterator[str]:
     if not found.numpy.is_sound:
         yield f"numpy does not import: {found.numpy.failure}; pip install numpy"
     paddle = found.paddle
+    if not found.numpy.is_sound and paddle.failure == found.numpy.failure:
+        return
     if paddle.kind == "ModuleNotFoundError" and "'paddle'" in str(paddle.failure):
         yield (
             "Paddle is not installed for this Python: pip install paddlepaddle, or a "

@@ -140,9 +140,8 @@ def test_no_paddle(site):
 
 def test_no_numpy(site):
     (site.packages / "numpy").unlink()
-    code, sentences, told = site.doctor()
-    assert code == 1
-    assert sentences[0] == "numpy does not import: No module named 'numpy'; pip install numpy", told
+    sentence = "numpy does not import: No module named 'numpy'; pip install numpy"
+    assert site.only_sentence() == sentence
 
 
 def test_paddle_that_does_not_import(site):
