@@ -17,6 +17,7 @@ OLDEST_CAPABILITY = 80
 HOPPER_CAPABILITY, HOPPER = 90, "90a"  # its kernels use instructions of that suffix alone
 BUILD = "pip install --no-build-isolation --force-reinstall --no-deps . (in a clone)"
 BUILD_IN_PLACE = "pip install --no-build-isolation --no-deps -e ."
+MISSING_SYMBOL = "undefined symbol"  # the dynamic linker's words
 ARCHITECTURE = re.compile(r"(sm|compute)_(\d+)(a?)")
 
 
@@ -50,7 +51,11 @@ def diagnose(found: Findings) -> list[str]:
     of_library = [*_library_files(found)]
     sentences = [*_copies(found), *_frameworks(found), *of_library]
     if not of_library and found.library is not None and not found.library.is_sound:
-        of_library = [f"the operator library does not load: {found.library.failure}"]
+        why = str(found.library.failure)
+        stale = f"; it was built from other sources: build again with {BUILD}"
+        of_library = [
+            f"the operator library does not load: {why}{stale if MISSING_SYMBOL in why else ''}"
+        ]
         sentences += of_library
     sentences += _gpus(found)
     if of_library and found.machine.compiler is None:

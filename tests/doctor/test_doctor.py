@@ -234,6 +234,16 @@ def test_library_that_does_not_load(site):
     assert site.only_sentence().startswith("the operator library does not load: ")
 
 
+def test_library_older_than_the_package(site):
+    loader = site.package / "_ops.py"
+    loader.write_text(loader.read_text().replace('"flashmask_cpu_isa"', '"flashmask_new_door"'))
+    assert re.fullmatch(
+        r"the operator library does not load: .*undefined symbol: flashmask_new_door; it was built "
+        r"from other sources: build again with pip install .*",
+        site.only_sentence(),
+    )
+
+
 def test_operator_registered_twice(site):
     other = site.folder / "other.so"
     shutil.copy(site.package / "_custom_ops.so", other)
