@@ -21,7 +21,8 @@ Everything here is numpy and linear in Sk, but for `to_dense`, which is the defi
 * other forms: `from_dense`, `narrow`, `lower_causal`, `collapse_heads`;
 * from packed rows: `from_cu_seqlens`, `from_segment_ids`, `from_position_ids`;
 * several masks in one, one in parts: `intersect`, `concatenate`, `stack`, `for_kv_step`;
-* before a run: `inspect`, `check_values`, `count_visible`, `tile_statistics`, `cost`.
+* before a run: `inspect`, `check_values`, `count_visible`, `tile_statistics`,
+  `tile_classes`, `cost`.
 """
 
 from __future__ import annotations
@@ -47,12 +48,22 @@ from paddle_flashmask.indices.joining import concatenate, stack
 from paddle_flashmask.indices.kv_steps import for_kv_step
 from paddle_flashmask.indices.narrowing import collapse_heads, is_same, narrow
 from paddle_flashmask.indices.positions import from_position_ids
-from paddle_flashmask.indices.tiles import TileStatistics, tile_statistics
+from paddle_flashmask.indices.tiles import (
+    FULL,
+    PARTIAL,
+    SKIP,
+    TileStatistics,
+    tile_classes,
+    tile_statistics,
+)
 
 __all__ = [
     "CAUSAL_WIDTHS",
+    "FULL",
     "INT32_MAX",
     "NON_CAUSAL_WIDTHS",
+    "PARTIAL",
+    "SKIP",
     "ColumnMask",
     "Cost",
     "ExactTiles",
@@ -79,6 +90,7 @@ __all__ = [
     "lower_causal",
     "narrow",
     "stack",
+    "tile_classes",
     "tile_statistics",
     "to_bounds",
     "to_dense",

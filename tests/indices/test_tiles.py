@@ -13,7 +13,15 @@ from hypothesis import strategies as st
 from support import masks as support
 
 import paddle_flashmask
-from paddle_flashmask.indices import exact_tile_counts, tile_statistics, to_bounds
+from paddle_flashmask.indices import (
+    FULL,
+    PARTIAL,
+    SKIP,
+    exact_tile_counts,
+    tile_classes,
+    tile_statistics,
+    to_bounds,
+)
 from paddle_flashmask.recipes import causal_document, document, sliding_window
 
 ROOT = Path(paddle_flashmask.__file__).parents[1]
@@ -178,3 +186,20 @@ def test_tile_sizes_are_checked(count, name):
         count(indices, causal=True, seqlen_q=1, **{name: 0})
     with pytest.raises(TypeError, match=f"^{name} must be an int; got float 2.0$"):
         count(indices, causal=True, seqlen_q=1, **{name: 2.0})
+
+
+@given(support.masks_with_rows(), st.integers(1, 5), st.integers(1, 5))
+def test_classes_of_tiles_are_what_the_statistics_count(given_mask, tile_rows, tile_columns):
+    mask, seqlen_q = given_mask
+    size = {"tile_rows": tile_rows, "tile_columns": tile_columns}
+    form = {"causal": mask.causal, "seqlen_q": seqlen_q}
+    classes = tile_classes(mask.startend_row_indices, **form, **size)
+    counted = tile_statistics(mask.startend_row_indices, **form, **size)
+    for name, count in ((SKIP, counted.skip), (PARTIAL, counted.partial), (FULL, counted.full)):
+        np.testing.assert_array_equal((classes == name).sum(axis=(2, 3)), count)
+    dense = support.dense_by_loops(mask, seqlen_q)
+    for sample, head, row, column in np.ndindex(*classes.shape):
+        down, across = row * tile_rows, column * tile_columns
+        cells = dense[sample, head, down : down + tile_rows, across : across + tile_columns]
+        assert classes[sample, head, row, column] != SKIP or not cells.any()
+        assert classes[sample, head, row, column] != FULL or cells.all()

@@ -4,6 +4,7 @@
     python tools/bench/attention.py                     README's cells; 2 cores: 10 to 15 minutes
     python tools/bench/attention.py --table             markdown from the CSV
     python tools/bench/attention.py --plot FOLDER       drawings from the CSV
+    python tools/bench/attention.py --readme            README's tables from the CSV
     python tools/bench/attention.py --masks causal document:n=8 --seqlens 2048 --threads 2
     python tools/bench/attention.py --device gpu --exclude torch_flex_flash
 
@@ -22,7 +23,7 @@ import sys
 from functools import partial
 
 import providers
-from harness import masks, results, tables
+from harness import masks, readme, results, tables
 from harness import options as command_line
 from harness.cells import Cell
 from harness.driver import Asked, Effort, run_cell
@@ -36,7 +37,7 @@ PLACES_GIVEN = tuple(f"{name}=" for name in PLACES)
 def main(arguments: list[str] | None = None) -> int:
     """Measure, or show what was measured; return the exit code."""
     options = command_line.parse(arguments, __doc__ or "")
-    if options.table or options.plot:
+    if options.table or options.plot or options.readme:
         return show(options)
     cells = command_line.cells(options)
     wrong = report_wrong(cells)
@@ -81,11 +82,14 @@ def measured(arguments: list[str]) -> list[str]:
 
 
 def show(options: argparse.Namespace) -> int:
-    """Print the table or draw, from the CSV."""
+    """Print the table, write README's or draw, from the CSV."""
     try:
         rows = results.read(options.csv)
         if options.table:
             print(tables.markdown(rows))
+        if options.readme:
+            changed = readme.write(readme.README, rows)
+            print(f"{readme.README}: {'tables written' if changed else 'tables are up to date'}")
         if options.plot:
             if importlib.util.find_spec("matplotlib") is None:
                 raise ValueError("--plot needs matplotlib: pip install matplotlib")

@@ -64,6 +64,9 @@ def parse(arguments: list[str] | None, description: str) -> argparse.Namespace:
     output.add_argument(
         "--plot", type=Path, metavar="FOLDER", help="draw from the CSV, measure nothing"
     )
+    output.add_argument(
+        "--readme", action="store_true", help="write README's tables from the CSV, measure nothing"
+    )
     output.add_argument("--list", action="store_true", help="print the cells, measure nothing")
     options = parser.parse_args(arguments)
     options.csv = options.csv or RESULTS / f"{options.device}.csv"
