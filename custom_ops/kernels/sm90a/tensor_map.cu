@@ -13,7 +13,9 @@ namespace {
 using Encode = decltype(&cuTensorMapEncodeTiled);
 
 constexpr int kAxes = 4;
+#if CUDART_VERSION >= 12050
 constexpr unsigned kDriverVersion = 12000;  // of the entry point that is asked for
+#endif
 constexpr int64_t kElementBytes = 2;
 constexpr int64_t kAlignment = 16;  // bytes, of the address and of all strides
 
@@ -21,11 +23,16 @@ constexpr int64_t kAlignment = 16;  // bytes, of the address and of all strides
 Status FindEncode(Encode* encode) {
   void* entry = nullptr;
   cudaDriverEntryPointQueryResult result{};
+#if CUDART_VERSION >= 12050
   FLASHMASK_RETURN_IF_CUDA_FAILS(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled",
                                                                   &entry,
                                                                   kDriverVersion,
                                                                   cudaEnableDefault,
                                                                   &result));
+#else  // which has no name for a version, and takes its own
+  FLASHMASK_RETURN_IF_CUDA_FAILS(
+      cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &entry, cudaEnableDefault, &result));
+#endif
   if (entry == nullptr || result != cudaDriverEntryPointSuccess) {
     return Status::Unsupported("the driver has no cuTensorMapEncodeTiled; it must be of CUDA 12");
   }
