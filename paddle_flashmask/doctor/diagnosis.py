@@ -18,6 +18,8 @@ HOPPER_CAPABILITY, HOPPER = 90, "90a"  # its kernels use instructions of that su
 BUILD = "pip install --no-build-isolation --force-reinstall --no-deps . (in a clone)"
 BUILD_IN_PLACE = "pip install --no-build-isolation --no-deps -e ."
 MISSING_SYMBOL = "undefined symbol"  # the dynamic linker's words
+LINKER_FAILURE = "(error code is "  # Paddle's words before those of the dynamic linker
+LINKER_WORDS = re.compile(r".*\(error code is ([^)]*)\).*", re.DOTALL)  # without Paddle's advice
 ARCHITECTURE = re.compile(r"(sm|compute)_(\d+)(a?)")
 
 
@@ -52,10 +54,13 @@ def diagnose(found: Findings) -> list[str]:
     sentences = [*_copies(found), *_frameworks(found), *of_library]
     if not of_library and found.library is not None and not found.library.is_sound:
         why = str(found.library.failure)
-        stale = f"; it was built from other sources: build again with {BUILD}"
-        of_library = [
-            f"the operator library does not load: {why}{stale if MISSING_SYMBOL in why else ''}"
-        ]
+        remedy = ""
+        if MISSING_SYMBOL in why:
+            remedy = f"; it was built from other sources: build again with {BUILD}"
+        elif found.library.kind == "crash" or LINKER_FAILURE in why:
+            why = LINKER_WORDS.sub(r"\1", why)
+            remedy = f"; the file may be damaged: build again with {BUILD}"
+        of_library = [f"the operator library does not load: {why}{remedy}"]
         sentences += of_library
     sentences += _gpus(found)
     if of_library and found.machine.compiler is None:
@@ -85,7 +90,9 @@ def _copies(found: Findings) -> Iterator[str]:
 
 def _frameworks(found: Findings) -> Iterator[str]:
     if not found.numpy.is_sound:
-        yield f"numpy does not import: {found.numpy.failure}; pip install numpy"
+        is_missing = found.numpy.kind == "ModuleNotFoundError"
+        advice = "pip install numpy" if is_missing else "install numpy again"
+        yield f"numpy does not import: {found.numpy.failure}; {advice}"
     paddle = found.paddle
     if not found.numpy.is_sound and paddle.failure == found.numpy.failure:
         return

@@ -105,10 +105,11 @@ def _copies() -> Iterator[Path]:
     """Yield the folders of all copies that imports or pip know of."""
     folders = [Path(entry or ".") / PACKAGE for entry in sys.path]
     for found in metadata.distributions(name=PACKAGE):
-        text = found.read_text("direct_url.json")
-        origin = json.loads(text) if text else {}
-        if origin.get("dir_info", {}).get("editable"):
-            folders.append(Path(unquote(urlparse(origin["url"]).path)) / PACKAGE)
-        else:
-            folders.append(Path(str(found.locate_file(PACKAGE))))
+        try:
+            origin = json.loads(found.read_text("direct_url.json") or "{}")
+            is_editable = origin.get("dir_info", {}).get("editable")
+            place = Path(unquote(urlparse(origin["url"]).path)) if is_editable else None
+        except (ValueError, KeyError, TypeError, AttributeError):  # as pip does not write it
+            place = None
+        folders.append(place / PACKAGE if place else Path(str(found.locate_file(PACKAGE))))
     yield from (folder.resolve() for folder in folders if (folder / "__init__.py").is_file())

@@ -55,7 +55,7 @@ class Machine:
 
 def look() -> Machine:
     """Return what the machine offers."""
-    name = (shlex.split(os.environ.get("CXX", "")) or ["c++"])[0]
+    name = _compiler_name(os.environ.get("CXX", ""))
     return Machine(
         python=f"{platform.python_version()} ({sys.executable})",
         system=f"{platform.system()} {platform.machine()}",
@@ -71,6 +71,13 @@ def capability_text(capability: int) -> str:
     return f"{capability // 10}.{capability % 10}"
 
 
+def _compiler_name(text: str) -> str:
+    try:
+        return (shlex.split(text) or ["c++"])[0]
+    except ValueError:  # a quotation that does not end: no program is called so
+        return text
+
+
 def _find_nvcc() -> str | None:
     home = os.environ.get("CUDA_HOME")
     places = [Path(home, "bin", "nvcc")] if home else [USUAL_TOOLKIT / "bin" / "nvcc"]
@@ -84,7 +91,12 @@ def _find_gpus() -> tuple[Gpu, ...]:
         return ()
     try:
         done = subprocess.run(
-            [program, *QUERY], capture_output=True, text=True, timeout=QUERY_SECONDS, check=False
+            [program, *QUERY],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=QUERY_SECONDS,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
         return ()

@@ -13,6 +13,8 @@ numpy alone is needed; a .png asks for matplotlib, a .svg does not.
 from __future__ import annotations
 
 import argparse
+import os
+import sys
 from pathlib import Path
 from textwrap import shorten
 
@@ -41,6 +43,13 @@ def main(arguments: list[str]) -> int:
             if number:
                 print()
             show(source, options)
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader, such as head, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except MemoryError as error:
+        parser.error(
+            f"the mask or its picture does not fit into memory; take fewer tokens: {error}"
+        )
     except (TypeError, ValueError, OSError) as error:
         parser.error(str(error))
     return 0
@@ -91,6 +100,10 @@ def find_sources(options: argparse.Namespace) -> list[Source]:
         raise ValueError(f"--tile must be a power of 2; got {options.tile}")
     if options.output is not None and options.output.suffix not in PICTURES:
         raise ValueError(f"--output must end in {' or '.join(PICTURES)}; got {options.output}")
+    if options.output is not None and options.explain:
+        raise ValueError("--output and --explain do not go together: a cell is told, not drawn")
+    if options.heads is not None and options.heads < 1:
+        raise ValueError(f"--heads must be at least 1; got {options.heads}")
     if options.output is not None and options.output.suffix == ".png":
         png.require_matplotlib()
     if options.mask.endswith(sources.FILE_SUFFIXES):

@@ -34,9 +34,11 @@ def draw(path: Path, blocks: Blocks, title: str, words: list[str]) -> None:
         words: lines that stand below it.
 
     Raises:
-        ValueError: matplotlib is not installed.
+        ValueError: matplotlib is not installed, or there is no cell to draw.
     """
     require_matplotlib()
+    if blocks.visible.size == 0:
+        raise ValueError("a mask without cells has no PNG; write an SVG")
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch

@@ -57,7 +57,12 @@ def from_recipe(name: str, texts: list[str]) -> list[Source]:
             f"{' or '.join(FILE_SUFFIXES)}; got {name!r}"
         )
     module = importlib.import_module(f"paddle_flashmask.recipes.{name}")
-    given = dict(_argument(text) for text in texts)
+    pairs = [_argument(text) for text in texts]
+    given = dict(pairs)
+    for key in given:
+        times = sum(key == other for other, _ in pairs)
+        if times > 1:
+            raise ValueError(f"{key} must be given once; got it {times} times")
     calls: dict[str, dict[str, Any]] = {"": given} if given else module.EXAMPLES
     found = []
     for example, arguments in calls.items():
@@ -124,7 +129,12 @@ def _choose(arrays: Mapping[str, NDArray[Any]], path: Path) -> tuple[NDArray[Any
         if name in arrays:
             array = arrays[name]
             return (array[..., None] if array.ndim == SHORT_RANK else array), True
-    flag = bool(arrays[CAUSAL_FIELD]) if CAUSAL_FIELD in arrays else None
+    flag = None
+    if CAUSAL_FIELD in arrays:
+        found = arrays[CAUSAL_FIELD]
+        if found.dtype != np.bool_ or found.size != 1:
+            raise ValueError(f"causal must be one bool; got {found.dtype} {list(found.shape)}")
+        flag = bool(found.item())
     if INDICES_FIELD in arrays:
         return arrays[INDICES_FIELD], flag
     rest = [array for name, array in arrays.items() if name != CAUSAL_FIELD]

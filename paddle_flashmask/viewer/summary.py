@@ -144,7 +144,7 @@ def _speed(mask: ColumnMask, seqlen_q: int, shape: Shape) -> list[str]:
     told = [f"{found.causal:.3g}x over our causal mask", f"{found.full:.3g}x over no mask"]
     told += [f"{ratio:.3g}x over {name}" for name, ratio in rivals if ratio is not None]
     return [
-        f"estimated speedup in {shape.dtype}, forward and backward: {', '.join(told)}",
+        f"estimated speedup in CPU time, {shape.dtype}, forward and backward: {', '.join(told)}",
         f"  from rates measured at S={found.seqlen} ({rates.SOURCE}); within {rates.ACCURACY} "
         "of what was measured for other masks there",
     ]
