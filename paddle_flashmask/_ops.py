@@ -37,6 +37,7 @@ CHOICES = {
 BUILD_HINT = "build it with: pip install --no-build-isolation . (see README.md, Install)"
 
 _library: ctypes.CDLL | None = None
+_gpu_kernels = "auto"  # the name that the library was told last
 
 
 @dataclass(frozen=True)
@@ -155,7 +156,15 @@ def set_gpu_kernels(name: str) -> None:
     Raises:
         ValueError: the library has no GPU kernels of that name.
     """
+    global _gpu_kernels
     _choose(library().flashmask_set_gpu_kernels, name)
+    _gpu_kernels = name
+
+
+def gpu_kernels() -> str:
+    """Return the name of the only GPU kernels that may be used, or "auto"."""
+    library()
+    return _gpu_kernels
 
 
 def cpu_isa() -> str:
@@ -171,6 +180,7 @@ def kernels() -> str:
 
 
 def _load() -> ctypes.CDLL:
+    global _gpu_kernels
     path = _library_path()
     _check_build(path)
     if OP_NAME not in OpProtoHolder.instance().op_proto_map:
@@ -191,6 +201,8 @@ def _load() -> ctypes.CDLL:
                 _choose(getattr(loaded, setter), wanted.strip())
             except ValueError as error:
                 raise ImportError(f"{variable} is wrong: {error}") from error
+            if variable == "FLASHMASK_GPU_KERNELS":
+                _gpu_kernels = wanted.strip()
     deterministic = os.environ.get("FLASHMASK_DETERMINISTIC", "").strip()
     if deterministic not in ("", "0", "1"):
         raise ImportError(f"FLASHMASK_DETERMINISTIC must be 0, 1 or unset; got {deterministic!r}")

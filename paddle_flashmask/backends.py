@@ -23,6 +23,7 @@ KERNEL_LINE = re.compile(
 PASSES = ("forward", "backward")
 ANY_CAPABILITY = (sys.maxsize, 0)
 CPU = "cpu"
+AUTO = "auto"
 
 
 @dataclass(frozen=True)
@@ -49,12 +50,18 @@ class Kernel:
     passes: tuple[str, ...]
     on_request: bool
 
-    def serves(self, capability: tuple[int, int], dtype: str, head_dim: int) -> bool:
-        """Return whether it runs such a call; capability is (0, 0) for the CPU."""
+    def serves(
+        self, capability: tuple[int, int], dtype: str, head_dim: int, *, only: str = AUTO
+    ) -> bool:
+        """Return whether it runs such a call; capability is (0, 0) for the CPU.
+
+        `only` names the GPU kernels that may be used, see `_ops.set_gpu_kernels`.
+        """
+        is_allowed = self.name in (CPU, only) or (only == AUTO and not self.on_request)
         is_device = (self.name == CPU) == (capability == (0, 0))
         is_size = 0 < head_dim <= self.max_head_dim and head_dim % self.head_dim_multiple == 0
-        runs_there = self.capability <= capability <= self.max_capability and not self.on_request
-        return is_device and runs_there and dtype in self.dtypes and is_size
+        runs_there = self.capability <= capability <= self.max_capability
+        return is_device and runs_there and is_allowed and dtype in self.dtypes and is_size
 
 
 def registered_kernels() -> list[Kernel]:
@@ -96,7 +103,8 @@ def backend_of(tensor: paddle.Tensor, head_dim: int, dtype: str | None = None) -
     dtype = dtype or str(tensor.dtype).rsplit(".", maxsplit=1)[-1]
     capability = _capability(tensor.place)
     kernels = registered_kernels()
-    serving = [kernel for kernel in kernels if kernel.serves(capability, dtype, head_dim)]
+    only = _ops.gpu_kernels()
+    serving = [one for one in kernels if one.serves(capability, dtype, head_dim, only=only)]
     by_pass = [[kernel for kernel in serving if name in kernel.passes] for name in PASSES]
     if all(by_pass):
         forward, backward = (max(some, key=lambda one: one.capability).name for some in by_pass)
@@ -105,8 +113,10 @@ def backend_of(tensor: paddle.Tensor, head_dim: int, dtype: str | None = None) -
         return f"CUDA {forward}" + ("" if forward == backward else f", backward {backward}")
     where = "the CPU" if capability == (0, 0) else "compute capability {}.{}".format(*capability)
     there_is = "; ".join(_ops.kernels().splitlines())
+    allowed = "" if only == AUTO else f" (of the GPU kernels only {only} is allowed)"
     raise NotImplementedError(
-        f"no kernel for {where}, dtype {dtype} and head_dim {head_dim}; there is: {there_is}"
+        f"no kernel for {where}, dtype {dtype} and head_dim {head_dim}{allowed}; "
+        f"there is: {there_is}"
     )
 
 

@@ -60,3 +60,24 @@ def test_other_words_of_the_library_are_not_read_as_something_else(monkeypatch):
     monkeypatch.setattr(_ops, "kernels", lambda: "cpu: float32, any head_dim")
     with pytest.raises(AssertionError, match="in other words: cpu: float32, any head_dim"):
         backends.registered_kernels()
+
+
+@pytest.mark.parametrize(
+    ("capability", "only", "backend"),
+    [
+        ((9, 0), "sm80", "CUDA sm80"),
+        ((9, 0), "sm90a", "CUDA sm90a"),
+        ((8, 0), "sm90a", None),
+        ((0, 0), "sm90a", "CPU"),
+    ],
+)
+def test_a_restriction_of_the_gpu_kernels_is_heeded(monkeypatch, capability, only, backend):
+    monkeypatch.setattr(_ops, "kernels", lambda: WORDS)
+    monkeypatch.setattr(_ops, "gpu_kernels", lambda: only)
+    monkeypatch.setattr(backends, "_capability", lambda place: capability)
+    weight = paddle.zeros([1])
+    if backend is None:
+        with pytest.raises(NotImplementedError, match="only sm90a is allowed"):
+            backends.backend_of(weight, 128, "bfloat16")
+    else:
+        assert backends.backend_of(weight, 128, "bfloat16") == backend

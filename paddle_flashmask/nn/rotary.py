@@ -19,12 +19,12 @@ def check_rope(head_dim: int, rope_base: float) -> None:
     """Check the sizes of a rotation.
 
     Raises:
-        ValueError: head_dim is odd or not positive, or rope_base is not above 0.
+        ValueError: head_dim is odd or not positive, or rope_base is not finite and above 0.
     """
     if head_dim < 2 or head_dim % 2 != 0:
         raise ValueError(f"head_dim must be even and at least 2 to be rotated; got {head_dim}")
-    if not rope_base > 0:
-        raise ValueError(f"rope_base must be above 0; got {rope_base}")
+    if not 0 < rope_base < float("inf"):
+        raise ValueError(f"rope_base must be finite and above 0; got {rope_base}")
 
 
 def rotation(

@@ -179,7 +179,8 @@ def test_exported_layer_gives_the_same_bits_at_any_length(tmp_path):
         ({"num_heads_k": 0}, ValueError, "num_heads_k must be at least 1; got 0"),
         ({"hidden_size": 30}, ValueError, "num_heads must divide hidden_size=30 unless head_dim"),
         ({"head_dim": 7}, ValueError, "head_dim must be even and at least 2"),
-        ({"rope_base": -1.0}, ValueError, "rope_base must be above 0; got -1.0"),
+        ({"rope_base": -1.0}, ValueError, "rope_base must be finite and above 0; got -1.0"),
+        ({"rope_base": float("inf")}, ValueError, "rope_base must be finite and above 0; got inf"),
         ({"attend": "dense"}, TypeError, "attend must be callable or None; got str"),
     ],
 )

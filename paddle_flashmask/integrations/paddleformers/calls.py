@@ -61,7 +61,7 @@ def record(module: object, seqlen_k: int, *, has_mask: bool) -> None:
         _local.calls.unmasked[id(module)] = seqlen_k
 
 
-def once_per_call(source: object, make: Callable[[], Value], *variant: bool | None) -> Value:
+def once_per_call(source: object, make: Callable[[], Value], *variant: int | bool | None) -> Value:
     """Return what `make` makes of an object that all layers of a model get, made once.
 
     Args:

@@ -65,6 +65,14 @@ def attention_forward(
     config = getattr(module, "config", None)
     parallel.refuse_split_sequences(config)
     seqlen_q, seqlen_k = query.shape[2], key.shape[2]
+    whole_mask = attention_mask
+    if (
+        attention_mask is not None
+        and paddle.in_dynamic_mode()
+        and 0 < seqlen_k < attention_mask.shape[-1]
+    ):
+        # The cache of a layer with a window keeps the last keys only; masks are of all.
+        attention_mask = attention_mask[..., -seqlen_k:]
     default_causal = bool(getattr(module, "is_causal", True))
 
     def made() -> MaskFields:
@@ -78,7 +86,7 @@ def attention_forward(
 
     is_dense = attention_mask is not None and attn_mask_startend_row_indices is None
     if is_dense:
-        fields = calls.once_per_call(attention_mask, made, is_causal, default_causal)
+        fields = calls.once_per_call(whole_mask, made, is_causal, default_causal, seqlen_k)
     else:
         fields = made()
     if fields.startend_row_indices is not None:

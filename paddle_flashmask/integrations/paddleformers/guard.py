@@ -22,7 +22,7 @@ from paddle_flashmask.integrations.paddleformers.layers import (
     report,
 )
 
-__all__ = ["call_checked", "check_trainer", "joined_masks"]
+__all__ = ["call_checked", "check_trainer", "generate_checked", "joined_masks"]
 
 OLD_FIELD = "attn_mask_start_row_indices"  # that some models take too
 MASK = "attention_mask"
@@ -49,17 +49,40 @@ def call_checked(model: Foreign, *inputs: Foreign, **options: Foreign) -> Foreig
         raise NotImplementedError(
             f"{WEIGHTS} is not supported with {NAME}, only False: they are never formed"
         )
+    if given.get(FIELD) is not None and given.get(OLD_FIELD) is not None:
+        raise ValueError(f"{FIELD} and {OLD_FIELD} must not both be given, as one would be dropped")
     name = OLD_FIELD if given.get(FIELD) is None else FIELD
     field, mask = given.get(name), given.get(MASK)
+    if mask is not None and mask.ndim == 2:
+        _check_zeros_and_ones(mask)
     if field is not None and mask is not None:
         field = joined_masks(field, mask)
         inputs, options = (), given | {name: field, MASK: None}
     elif field is None and (mask is None or mask.ndim == 2):
         _refuse_packed_rows(given.get(POSITIONS), mask)
+    if field is not None:
+        _refuse_branches_behind_window(model, given.get(POSITIONS), field)
     with calls.watch() as seen:
         out = nn.Layer.__call__(model, *inputs, **options)
     _check_reached(model, seen, field, mask)
     return out
+
+
+def generate_checked(model: Foreign, *inputs: Foreign, **options: Foreign) -> Foreign:
+    """Generate; stands in for `PretrainedModel.generate` once ours is registered.
+
+    Raises:
+        NotImplementedError: indices came, which some models drop (Phi-3) and none carries on.
+    """
+    given = [name for name in (FIELD, OLD_FIELD) if options.get(name) is not None]
+    if given and chooses_ours(model):
+        raise NotImplementedError(
+            f"{given[0]} is not supported by generate with {NAME}: the indices do not grow with "
+            f"the answer; pass {MASK}, one sample per row"
+        )
+    from paddleformers.generation.utils import GenerationMixin
+
+    return GenerationMixin.generate(model, *inputs, **options)
 
 
 def joined_masks(field: paddle.Tensor, mask: paddle.Tensor) -> paddle.Tensor:
@@ -150,8 +173,8 @@ def _check_reached(
         )
     if field is not None:
         passed, seqlen = FIELD, field.shape[2]
-    elif mask is not None and mask.ndim == 2 and seen.unmasked and not _is_all_ones(mask):
-        passed, seqlen = MASK, mask.shape[1]
+    elif mask is not None and seen.unmasked and not _is_plain_causal(mask):
+        passed, seqlen = MASK, mask.shape[-1]
     else:
         return
     lost = [
@@ -164,8 +187,60 @@ def _check_reached(
         )
 
 
-def _is_all_ones(mask: paddle.Tensor) -> bool:
-    return bool(mask.astype("bool").all())
+def _is_plain_causal(mask: paddle.Tensor) -> bool:
+    """Return whether a mask hides nothing but what causal attention does, and so may be left out.
+
+    PaddleFormers leaves out dense masks of ones too, with which rows see what lies behind them.
+    """
+    is_of_keys = mask.ndim == 2 or mask.shape[-2] == 1
+    return is_of_keys and bool(mask.astype("bool").all())
+
+
+def _refuse_branches_behind_window(
+    model: nn.Layer, positions: paddle.Tensor | None, field: paddle.Tensor
+) -> None:
+    """Raise if a second answer to one prompt stands farther behind it than a window reaches.
+
+    Windows count columns, and the first answer lies between: the prompt would be out of sight.
+    """
+    configs = [layer.config for _, layer in interface_layers(model) if chosen(layer) == NAME]
+    windows = [
+        config.sliding_window
+        for config in configs
+        if getattr(config, "sliding_window", None)
+        and "sliding_attention" in (getattr(config, "layer_types", None) or ())
+    ]
+    if not windows or positions is None or positions.ndim != 2 or positions.shape[1] < 2:
+        return
+    places = paddle.arange(positions.shape[1], dtype="int64").expand(positions.shape)
+    starts = paddle.cummax(paddle.where(positions == 0, places, paddle.zeros_like(places)), -1)[0]
+    ends = (field if field.ndim == 3 else field[..., 0]).astype("int64").max(axis=1)
+    is_branch = (positions[:, 1:] <= positions[:, :-1]).logical_and(positions[:, 1:] > 0)
+    longest = paddle.where(
+        is_branch, (ends - starts)[:, 1:], paddle.zeros_like(places[:, 1:])
+    ).max()
+    if int(longest) > min(windows):
+        raise NotImplementedError(
+            f"several answers to one prompt in a row are not supported with a sliding window "
+            f"unless they fit into it, {min(windows)} tokens (it counts columns, answers between "
+            f"included); got {int(longest)}"
+        )
+
+
+def _check_zeros_and_ones(mask: paddle.Tensor) -> None:
+    """Raise if a padding mask numbers samples (1, 2, 3), or is one to be added to scores.
+
+    Raises:
+        ValueError: it holds another number than 0 and 1.
+    """
+    if mask.dtype == paddle.bool:
+        return
+    is_wrong = (mask != 0).logical_and(mask != 1)
+    if bool(is_wrong.any()):
+        raise ValueError(
+            f"{MASK} of two axes must hold 1 (seen) or 0; got {mask[is_wrong][0].item()}: samples "
+            f"that share a row are parted by {FIELD}"
+        )
 
 
 def _refuse_packed_rows(positions: paddle.Tensor | None, mask: paddle.Tensor | None) -> None:

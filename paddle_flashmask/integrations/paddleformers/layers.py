@@ -122,6 +122,8 @@ def _layer_report(name: str, layer: Foreign, dtype: str | None) -> LayerReport:
         return LayerReport(name, f"built-in ({wanted})", reason)
     if ALL_ATTENTION_FUNCTIONS.get(NAME) is not attention_forward:
         return LayerReport(name, "none", f"{NAME!r} is not registered: call register() first")
+    if getattr(layer, "sinks", None) is not None:
+        return LayerReport(name, "none", "it has attention sinks, which are not supported")
     weights = layer.parameters()
     if not weights:
         return LayerReport(name, "none", "it has no weights that say where and in what dtype")

@@ -44,6 +44,7 @@ def register(
     _Choice.strict, _Choice.must_use = strict, must_use
     foreign.interface.register(NAME, attention_forward)
     foreign.model.__call__ = guard.call_checked
+    foreign.model.generate = guard.generate_checked
     if not any(kind.__name__ == _CALLBACK_NAME for kind in foreign.trainer.DEFAULT_CALLBACKS):
         foreign.trainer.DEFAULT_CALLBACKS.append(_callback_type())
 
@@ -56,6 +57,8 @@ def unregister() -> None:
     foreign.interface._global_mapping.pop(NAME, None)
     if vars(foreign.model).get("__call__") is guard.call_checked:
         del foreign.model.__call__
+    if vars(foreign.model).get("generate") is guard.generate_checked:
+        del foreign.model.generate
     foreign.trainer.DEFAULT_CALLBACKS[:] = [
         kind for kind in foreign.trainer.DEFAULT_CALLBACKS if kind.__name__ != _CALLBACK_NAME
     ]

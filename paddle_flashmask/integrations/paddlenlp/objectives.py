@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
+import numpy as np
 import paddle
 
 from paddle_flashmask import losses
@@ -18,6 +19,7 @@ __all__ = ["DpoObjective", "RmObjective", "SftObjective", "answer_log_probs"]
 # With return_outputs: (loss, (loss, what evaluation collects)).
 Loss: TypeAlias = paddle.Tensor | tuple[paddle.Tensor, tuple[paddle.Tensor, ...]]
 Outputs: TypeAlias = Any  # a ModelOutput of PaddleNLP
+NO_PAIR = -100.0  # with which the trainer itself pads what batches give
 MODEL_FIELDS = ("input_ids", "position_ids", "attention_mask")
 
 
@@ -54,7 +56,7 @@ class DpoObjective:
         """Make the trainer.
 
         Raises:
-            ValueError: reference_model with reference_free.
+            ValueError: reference_model with reference_free, or it is the trained model itself.
         """
         if reference_free and reference_model is not None:
             raise ValueError("reference_model must be None with reference_free=True; got both")
@@ -62,12 +64,18 @@ class DpoObjective:
         parent.__init__(*args, **kwargs)
         self.beta, self.label_smoothing = beta, label_smoothing
         self.reference_free = reference_free
+        own: Any = getattr(self, "model", None)
+        if reference_model is not None and reference_model is own:
+            raise ValueError(
+                "reference_model must be another model than the trained one, or the loss stays ln 2; "
+                "got the same object"
+            )
         self.frozen_models = [] if reference_model is None else [reference_model]
 
     def compute_loss(
         self, model: paddle.nn.Layer, inputs: dict[str, Any], return_outputs: bool = False
     ) -> Loss:
-        """Return the loss, or (loss, (loss, margins))."""
+        """Return the loss, or (loss, (loss, margins [B, most pairs in a row]))."""
         outputs = _forward(model, inputs)
         log_probs = answer_log_probs(outputs.logits, inputs)
         loss, margins = losses.dpo_loss(
@@ -78,7 +86,7 @@ class DpoObjective:
             label_smoothing=self.label_smoothing,
         )
         loss = _with_router_loss(loss, model, outputs)
-        return (loss, (loss, margins)) if return_outputs else loss
+        return (loss, (loss, _by_row(margins, inputs))) if return_outputs else loss
 
     def _reference_log_probs(self, inputs: dict[str, Any]) -> paddle.Tensor | None:
         given: paddle.Tensor | None = inputs.get("reference_log_probs")
@@ -109,11 +117,14 @@ class RmObjective:
     def compute_loss(
         self, model: paddle.nn.Layer, inputs: dict[str, Any], return_outputs: bool = False
     ) -> Loss:
-        """Return the loss, or (loss, (loss, margins))."""
+        """Return the loss, or (loss, (loss, margins [B, most pairs in a row]))."""
         values = model(**_fields(inputs))
         scores = losses.answer_scores(values, inputs["answer_rows"], inputs["score_positions"])
-        loss, margins = losses.rm_pairwise_loss(scores, inputs["pairs"], inputs["pair_groups"])
-        return (loss, (loss, margins)) if return_outputs else loss
+        if inputs["pairs"].shape[0] == 0:  # `pack_rm` takes groups that give none
+            loss, margins = 0.0 * scores.sum(), paddle.zeros([0])
+        else:
+            loss, margins = losses.rm_pairwise_loss(scores, inputs["pairs"], inputs["pair_groups"])
+        return (loss, (loss, _by_row(margins, inputs))) if return_outputs else loss
 
 
 def answer_log_probs(logits: paddle.Tensor, inputs: dict[str, Any]) -> paddle.Tensor:
@@ -134,6 +145,20 @@ def answer_log_probs(logits: paddle.Tensor, inputs: dict[str, Any]) -> paddle.Te
         inputs["target_weights"].astype("float64"),
         num_answers=inputs["answer_rows"].shape[0],
     )
+
+
+def _by_row(margins: paddle.Tensor, inputs: dict[str, Any]) -> paddle.Tensor:
+    """Return margins as [B, most pairs in a row], NO_PAIR where a row has fewer.
+
+    The trainer joins what batches give along rows and cuts it to the number of rows.
+    """
+    pairs = inputs["pairs"].numpy()
+    rows = inputs["answer_rows"].numpy()[pairs[:, 0]]  # rising
+    counts = np.bincount(rows, minlength=inputs["input_ids"].shape[0])
+    place = np.arange(rows.size) - (np.cumsum(counts) - counts)[rows]
+    table = np.full((counts.size, max(1, counts.max())), NO_PAIR, np.float32)
+    table[rows, place] = margins.numpy()
+    return paddle.to_tensor(table, place=margins.place)
 
 
 def _fields(inputs: dict[str, Any]) -> dict[str, Any]:

@@ -1,20 +1,22 @@
 """The functions that carry indices through a model of PaddleNLP, and attend with them.
 
-Four of a model's functions are wrapped, once per process. What is no int32 mask of four axes goes
+Five of a model's functions are wrapped, once per process. What is no int32 mask of four axes goes
 to the original, so models without the flag, and calls without indices, run as before:
 
 * `scaled_dot_product_attention` attends with `flashmask_attention`;
 * `_prepare_decoder_attention_mask` would turn the mask into [B, 1, S, S] floats: it returns it;
 * `is_casual_mask` would look for a triangle in it: there is none;
-* `forward` of an attention layer sees `use_flash_attention` set, without which Llama repeats key
-  and value heads. It is set for that call only: the config's constructor drops it, and on a CPU
-  PaddleNLP's own flash path lets generated tokens see the first key only.
+* `repeat_kv`, which gives every query head a key head of its own, leaves the heads as they are
+  while `forward` of an attention layer runs with indices, in the thread that runs it.
+  (`use_flash_attention` of the config would do so too, but for all threads, and on a CPU
+  PaddleNLP's own flash path lets generated tokens see the first key only.)
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -35,11 +37,12 @@ __all__ = [
 
 MASK_RANK = 4
 NON_CAUSAL_WIDTH = 4  # four numbers per column say both triangles; one or two are read as causal
-ATTEND, IS_CAUSAL, PREPARE, FORWARD = (
+ATTEND, IS_CAUSAL, PREPARE, FORWARD, REPEAT = (
     "scaled_dot_product_attention",
     "is_casual_mask",
     "_prepare_decoder_attention_mask",
     "forward",
+    "repeat_kv",
 )
 OURS = "_is_of_flashmask"  # set on the functions that stand in for a model's own
 Function = Callable[..., Any]
@@ -71,6 +74,7 @@ def install(backbone: Backbone) -> None:
     _wrap(module, ATTEND, _attending)
     _wrap(module, IS_CAUSAL, _never_causal)
     _wrap(kind, PREPARE, _unprepared)
+    _wrap(module, REPEAT, _unrepeated)
     _wrap(getattr(module, backbone.seam.attention), FORWARD, _with_own_heads)
 
 
@@ -151,15 +155,27 @@ def _with_own_heads(original: Function) -> Function:
         arguments = signature.bind(layer, *args, **kwargs).arguments
         if not is_indices(arguments.get("attention_mask")):
             return original(layer, *args, **kwargs)
-        config = layer.config
-        own = config.use_flash_attention
-        config.use_flash_attention = True
+        _thread.keeps_heads = True
         try:
             return original(layer, *args, **kwargs)
         finally:
-            config.use_flash_attention = own
+            _thread.keeps_heads = False
 
     return forward
+
+
+class _Thread(threading.local):
+    keeps_heads = False
+
+
+_thread = _Thread()
+
+
+def _unrepeated(original: Function) -> Function:
+    def repeat(heads: paddle.Tensor, *args: object, **kwargs: object) -> object:
+        return heads if _thread.keeps_heads else original(heads, *args, **kwargs)
+
+    return repeat
 
 
 def _unprepared(original: Function) -> Function:

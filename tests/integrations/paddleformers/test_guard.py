@@ -282,3 +282,66 @@ def test_unregister_leaves_nothing_behind(batch):
     assert [kind.__name__ for kind in registration.seams().trainer.DEFAULT_CALLBACKS] == [
         "DefaultFlowCallback"
     ]
+
+
+# What PaddleFormers itself would turn into plain causal attention.
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("kind", ["numbered", "additive"])
+def test_a_padding_mask_holds_ones_and_zeros_or_is_refused(kind, name, batch):
+    ids = batch["input_ids"]
+    numbered = paddle.to_tensor(np.repeat([[1, 2]], SEQ_LEN // 2, axis=1)).expand(ids.shape)
+    mask = numbered if kind == "numbered" else paddle.where(numbered == 1, 0.0, -1e9)
+    with pytest.raises(ValueError, match=r"must hold 1 \(seen\) or 0; got (2|-1e\+09|-1000000000)"):
+        make_model(NAME, name)(input_ids=ids, attention_mask=mask)
+
+
+@pytest.mark.parametrize("name", ["Llama", "Ernie4_5", "Phi3"])
+def test_a_dense_mask_that_sees_everything_is_not_read_as_causal(name, batch):
+    ids = batch["input_ids"]
+    everything = paddle.ones([ids.shape[0], 1, SEQ_LEN, SEQ_LEN], dtype="bool")
+    with pytest.raises(RuntimeError, match=r"attention_mask was passed to .* did not reach"):
+        make_model(NAME, name)(input_ids=ids, attention_mask=everything)
+
+
+def test_two_index_fields_are_refused(batch):
+    both = batch | {guard.OLD_FIELD: batch[FIELD]}
+    with pytest.raises(ValueError, match="must not both be given"):
+        make_model(NAME)(**both)
+
+
+def test_answers_behind_a_window_are_refused():
+    """The window counts columns: the prompt would be out of the second answer's sight."""
+    model = make_model(NAME, "Gemma3", sliding_window=5)
+    ends = [7, 7, 5, 5, 5, 7, 7]
+    row = {
+        "input_ids": paddle.to_tensor([[5, 9, 7, 11, 12, 7, 20]]),
+        "position_ids": paddle.to_tensor([[0, 1, 2, 3, 4, 2, 3]]),
+        FIELD: paddle.to_tensor(np.array(ends, np.int32)[None, None, :, None]),
+    }
+    with pytest.raises(NotImplementedError, match="several answers to one prompt"):
+        model(**row)
+    assert make_model(NAME, "Gemma3", sliding_window=7)(**row) is not None
+
+
+@pytest.mark.parametrize("name", ["Gemma3", "Phi3"])
+def test_tokens_after_a_cache_longer_than_the_window_equal_the_whole_row(name, rng):
+    model = make_model(NAME, name, sliding_window=4)
+    ids = paddle.to_tensor(rng.integers(3, 90, (1, 11)))
+    whole = logits_of(model, input_ids=ids)
+    with paddle.no_grad():
+        cache, steps = None, []
+        for at in range(ids.shape[1]):
+            found = model(
+                input_ids=ids[:, at : at + 1],
+                position_ids=paddle.to_tensor([[at]]),
+                attention_mask=paddle.ones([1, at + 1], dtype="int64"),
+                past_key_values=cache,
+                use_cache=True,
+                return_dict=True,
+            )
+            cache = found.past_key_values
+            steps.append(found.logits)
+    together = paddle.concat(steps, axis=1)
+    np.testing.assert_allclose(together.numpy(), whole, rtol=0, atol=1e-5)

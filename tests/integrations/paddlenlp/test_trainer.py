@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from functools import partial
 
 import numpy as np
@@ -125,7 +126,7 @@ def test_prediction_gives_logits_or_margins(stage, tmp_path):
     )
     batch = packed.build([0])
     loss, predicted, labels = trainer.prediction_step(trainer.model, tensors(batch), False)
-    shape = [1, SEQ_LEN, VOCAB] if stage == "sft" else [len(batch["pairs"])]
+    shape = [1, SEQ_LEN, VOCAB] if stage == "sft" else [1, len(batch["pairs"])]
     assert list(predicted.shape) == shape
     assert loss.numpy() > 0
     assert labels.shape == [1, SEQ_LEN]
@@ -206,7 +207,7 @@ def test_dpo_takes_its_settings(beta, smoothing, tmp_path):
     logits = call(trainer.model, batch, flash_mask=True)
     chosen, rejected = integration.answer_log_probs(logits, tensors(batch)).numpy()[:2]
     margin = beta * (chosen - rejected)
-    np.testing.assert_allclose(margins.numpy()[0], margin, rtol=LOSS_TOLERANCE)
+    np.testing.assert_allclose(margins.numpy()[0, 0], margin, rtol=LOSS_TOLERANCE)
     terms = np.log1p(np.exp(-margins.numpy())), np.log1p(np.exp(margins.numpy()))
     exact = np.mean((1 - smoothing) * terms[0] + smoothing * terms[1])
     assert float(loss) == pytest.approx(exact, rel=LOSS_TOLERANCE)
@@ -334,3 +335,46 @@ def test_stored_reference_equals_a_reference_model(tmp_path):
         trainer = trainer_of("dpo", make(), args, packed, flash_mask=True, **extra)
         found.append(losses_of(trainer))  # before another trainer seeds the order of rows
     assert_equal(*found)
+
+
+def test_a_model_is_no_reference_of_itself(tmp_path):
+    model = model_of("dpo")
+    with pytest.raises(ValueError, match="reference_model must be another model"):
+        trainer_of(
+            "dpo",
+            model,
+            arguments(tmp_path),
+            packed_of("dpo"),
+            flash_mask=True,
+            reference_model=model,
+        )
+
+
+def test_ranking_takes_a_batch_without_pairs(tmp_path):
+    trainer = trainer_of(
+        "rm", model_of("rm"), arguments(tmp_path), packed_of("rm"), flash_mask=True
+    )
+    batch = tensors(packed_of("rm").build([0]))
+    batch["pairs"], batch["pair_groups"] = batch["pairs"][:0], batch["pair_groups"][:0]
+    loss, margins, _ = trainer.prediction_step(trainer.model, batch, False)
+    assert float(loss) == 0
+    assert (margins.numpy() == -100).all()
+    trainer.training_step(trainer.model, batch)  # dies without the case above
+
+
+def test_threads_leave_the_configuration_alone():
+    model = make()
+    integration.enable(model)
+    own = model.config.use_flash_attention
+    batch = packed_of("sft").build([0])
+
+    def work() -> None:
+        for _ in range(10):
+            call(model, batch, flash_mask=True)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert model.config.use_flash_attention == own
