@@ -67,8 +67,8 @@ class DpoObjective:
         own: Any = getattr(self, "model", None)
         if reference_model is not None and reference_model is own:
             raise ValueError(
-                "reference_model must be another model than the trained one, or the loss stays ln 2; "
-                "got the same object"
+                "reference_model must be another model than the trained one, or the loss stays "
+                "ln 2; got the same object"
             )
         self.frozen_models = [] if reference_model is None else [reference_model]
 
