@@ -2,6 +2,7 @@
 
 #include "kernels/common/cuda_check.h"
 #include "kernels/common/output_dot.h"
+#include "kernels/common/scale.h"
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -15,7 +16,6 @@ constexpr int kWarp = 32;
 constexpr int kThreads = 256;
 constexpr int kWarpsPerBlock = kThreads / kWarp;
 constexpr int kChunk = 8;  // elements of a 16-byte load
-constexpr float kLog2E = 1.4426950408889634f;
 
 struct Arguments {
   TensorView out;

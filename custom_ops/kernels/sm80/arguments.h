@@ -4,16 +4,11 @@
 
 #include "core/params.h"
 #include "kernels/common/mask_plan.h"
+#include "kernels/common/scale.h"
 
-#include <algorithm>
-#include <cmath>
 #include <cstdint>
 
 namespace flashmask::sm80 {
-
-// Stands for a scale of 0: keeps -inf * scale at -inf, and is 0 for all finite scores.
-constexpr float kSmallestScale = 1e-30f;
-constexpr float kLog2E = 1.4426950408889634f;
 
 struct AttentionArguments {
   TensorView query;
@@ -48,7 +43,7 @@ AttentionArguments CommonArguments(const Params& params, const MaskPlanView& pla
   args.heads_per_key = static_cast<int32_t>(sizes.num_heads / sizes.num_heads_k);
   args.heads_per_mask = static_cast<int32_t>(sizes.num_heads / sizes.num_heads_mask);
   args.num_heads_mask = static_cast<int32_t>(sizes.num_heads_mask);
-  args.scale_log2 = std::max(std::fabs(params.softmax_scale) * kLog2E, kSmallestScale);
+  args.scale_log2 = ScaleLog2(params.softmax_scale);
   args.negate = params.softmax_scale < 0.0f;
   args.plan = plan;
   return args;

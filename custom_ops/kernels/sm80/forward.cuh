@@ -16,6 +16,7 @@
 // Source: FlashAttention-2, arXiv 2307.08691; FlashMask, arXiv 2410.01359.
 
 #include "kernels/common/mask_plan.h"
+#include "kernels/common/scale.h"
 #include "kernels/common/work_order.cuh"
 #include "kernels/ptx/cp_async.h"
 #include "kernels/ptx/ldmatrix.h"
@@ -41,7 +42,6 @@ constexpr float kLowestMax = -1e30f;
 // A row maximum may lag this far (in powers of 2) before sums are rescaled: weights stay exact
 // enough and below what 16 bits hold.
 constexpr float kRescaleThreshold = 8.0f;
-constexpr float kLn2 = 0.69314718055994531f;
 
 template <typename Config>
 struct ForwardShared {

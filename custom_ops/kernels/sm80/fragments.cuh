@@ -5,11 +5,9 @@
 // Of a 16x8 float product, thread t of a warp holds row t / 4 (values 0 and 1) and row t / 4 + 8
 // (values 2 and 3), columns 2 (t % 4) and the next. PTX ISA 8.x, section 9.7.14.5.8.
 
+#include "kernels/common/device_math.cuh"
 #include "kernels/ptx/ldmatrix.h"
 #include "kernels/sm80/shared_tile.cuh"
-
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
 
 #include <cstdint>
 
@@ -51,21 +49,6 @@ __device__ __forceinline__ uint32_t Step(uint32_t address, int rows, int chunks)
          static_cast<uint32_t>(rows * kHeadDim * 2);
 }
 
-template <typename Element>
-__device__ __forceinline__ uint32_t Pack(float low, float high);
-
-template <>
-__device__ __forceinline__ uint32_t Pack<__nv_bfloat16>(float low, float high) {
-  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
-  return *reinterpret_cast<const uint32_t*>(&pair);
-}
-
-template <>
-__device__ __forceinline__ uint32_t Pack<__half>(float low, float high) {
-  const __half2 pair = __floats2half2_rn(low, high);
-  return *reinterpret_cast<const uint32_t*>(&pair);
-}
-
 // Two neighbouring 16x8 results as a 16x16 left operand.
 template <typename Element>
 __device__ __forceinline__ void LeftFromSums(const float (&first)[4],
@@ -96,13 +79,6 @@ __device__ __forceinline__ float QuadMax(float value) {
 __device__ __forceinline__ float QuadSum(float value) {
   value += __shfl_xor_sync(0xffffffffu, value, 1);
   return value + __shfl_xor_sync(0xffffffffu, value, 2);
-}
-
-// 2^x; 0 below 2^-126. PTX ISA 8.x, section 9.7.3.21.
-__device__ __forceinline__ float Exp2(float x) {
-  float result;
-  asm("ex2.approx.ftz.f32 %0, %1;\n" : "=f"(result) : "f"(x));
-  return result;
 }
 
 // `column` is lower begin, lower end, upper begin, upper end. With half lines the lower interval

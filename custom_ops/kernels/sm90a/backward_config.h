@@ -13,8 +13,6 @@
 
 namespace flashmask::sm90a {
 
-constexpr int kSwizzleColumns = 64;  // 16-bit columns of a swizzled block: 128 bytes
-
 template <typename Element_, int kHeadDim_>
 struct BackwardConfig {
   using Element = Element_;

@@ -48,15 +48,10 @@ class BackwardConsumer {
   }
 
  private:
-  static constexpr uint32_t kUnused = 16;  // where a descriptor needs no leading distance
-  static constexpr int kDepth = 16;        // elements of a product's inner axis
-  static constexpr int kDepthBytes = kDepth * 2;
-  static constexpr int kLineBytes = 128;  // of a row of a swizzled block
-  static constexpr int kDepthsPerLine = kSwizzleColumns / kDepth;
-  static constexpr int kRowBlock = kRows * kLineBytes;
-  static constexpr int kKeyBlock = Config::kKeys * kLineBytes;
-  static constexpr int kGroupBlock = Config::kGroupKeys * kLineBytes;
-  static constexpr int kDepthRows = kDepth * kLineBytes;
+  static constexpr int kRowBlock = kRows * kSwizzleBytes;
+  static constexpr int kKeyBlock = Config::kKeys * kSwizzleBytes;
+  static constexpr int kGroupBlock = Config::kGroupKeys * kSwizzleBytes;
+  static constexpr int kDepthRows = kWgmmaDepth * kSwizzleBytes;
 
   __device__ __forceinline__ int Lane() const { return thread_ % kWarp; }
 
@@ -80,12 +75,12 @@ class BackwardConsumer {
                                                  uint32_t rows,
                                                  float (&result)[kScores]) const {
     const uint64_t left =
-        ptx::SwizzledTile(ptx::SharedAddress(keys) + group_ * kGroupBlock, kUnused);
-    const uint64_t right = ptx::SwizzledTile(rows, kUnused);
+        ptx::SwizzledTile(ptx::SharedAddress(keys) + group_ * kGroupBlock, kUnusedDistance);
+    const uint64_t right = ptx::SwizzledTile(rows, kUnusedDistance);
 #pragma unroll
-    for (int k = 0; k < kHeadDim / kDepth; ++k) {
-      const int block = k / kDepthsPerLine;
-      const int in_line = k % kDepthsPerLine * kDepthBytes;
+    for (int k = 0; k < kHeadDim / kWgmmaDepth; ++k) {
+      const int block = k / kStepsPerBlock;
+      const int in_line = k % kStepsPerBlock * kStepBytes;
       ptx::WgmmaShared<Element, kRows, false, false>(result,
                                                      ptx::Shift(left, block * kKeyBlock + in_line),
                                                      ptx::Shift(right, block * kRowBlock + in_line),
@@ -100,7 +95,7 @@ class BackwardConsumer {
                                              float (&sums)[kKeySums]) const {
     const uint64_t right = ptx::SwizzledTile(rows, kRowBlock);
 #pragma unroll
-    for (int k = 0; k < kRows / kDepth; ++k) {
+    for (int k = 0; k < kRows / kWgmmaDepth; ++k) {
       ptx::WgmmaRegisters<Element, kHeadDim, true>(sums,
                                                    cells[4 * k],
                                                    cells[4 * k + 1],
@@ -116,12 +111,13 @@ class BackwardConsumer {
                                              uint32_t rows,
                                              bool keep,
                                              float (&sums)[kKeySums]) const {
-    const uint64_t left = ptx::SwizzledTile(GradScores(slot) + group_ * kGroupBlock, kUnused);
+    const uint64_t left =
+        ptx::SwizzledTile(GradScores(slot) + group_ * kGroupBlock, kUnusedDistance);
     const uint64_t right = ptx::SwizzledTile(rows, kRowBlock);
 #pragma unroll
-    for (int k = 0; k < kRows / kDepth; ++k) {
-      const int block = k / kDepthsPerLine;
-      const int in_line = k % kDepthsPerLine * kDepthBytes;
+    for (int k = 0; k < kRows / kWgmmaDepth; ++k) {
+      const int block = k / kStepsPerBlock;
+      const int in_line = k % kStepsPerBlock * kStepBytes;
       ptx::WgmmaShared<Element, kHeadDim, false, true>(
           sums,
           ptx::Shift(left, block * kKeyBlock + in_line),
@@ -134,12 +130,13 @@ class BackwardConsumer {
   __device__ __forceinline__ void MultiplyByKeys(int slot, float (&result)[32]) const {
     constexpr bool kHalfColumns = kHeadDim == 128;
     const uint64_t left =
-        ptx::SwizzledTile(GradScores(slot) + (kHalfColumns ? 0 : group_ * kKeyBlock), kUnused);
+        ptx::SwizzledTile(GradScores(slot) + (kHalfColumns ? 0 : group_ * kKeyBlock),
+                          kUnusedDistance);
     const uint64_t right = ptx::SwizzledTile(
         ptx::SharedAddress(shared_->key) + (kHalfColumns ? group_ * kKeyBlock : 0),
-        kUnused);
+        kUnusedDistance);
 #pragma unroll
-    for (int k = 0; k < Config::kKeys / kDepth; ++k) {
+    for (int k = 0; k < Config::kKeys / kWgmmaDepth; ++k) {
       ptx::WgmmaShared<Element, kSwizzleColumns, true, true>(result,
                                                              ptx::Shift(left, k * kDepthRows),
                                                              ptx::Shift(right, k * kDepthRows),
@@ -309,9 +306,9 @@ class BackwardConsumer {
     const float* terms = shared_->delta[stage] + Lane() % 4 * 2;
     const int row = Lane() % 16;
     const uint32_t to =
-        GradScores(slot) + group_ * kGroupBlock + (thread_ / kWarp * 16 + row) * kLineBytes;
+        GradScores(slot) + group_ * kGroupBlock + (thread_ / kWarp * 16 + row) * kSwizzleBytes;
 #pragma unroll
-    for (int i = 0; i < kRows / kDepth; ++i) {
+    for (int i = 0; i < kRows / kWgmmaDepth; ++i) {
       uint32_t cells[4];
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
@@ -361,9 +358,9 @@ class BackwardConsumer {
 
   __device__ __forceinline__ void StageKeySums(const float (&sums)[kKeySums], float factor) const {
     const int row = Lane() % 16;
-    const uint32_t to = WaitForStaging() + (thread_ / kWarp * 16 + row) * kLineBytes;
+    const uint32_t to = WaitForStaging() + (thread_ / kWarp * 16 + row) * kSwizzleBytes;
 #pragma unroll
-    for (int i = 0; i < kHeadDim / kDepth; ++i) {
+    for (int i = 0; i < kHeadDim / kWgmmaDepth; ++i) {
       uint32_t cells[4];
 #pragma unroll
       for (int c = 0; c < 4; ++c) {

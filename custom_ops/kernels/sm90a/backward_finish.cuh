@@ -4,6 +4,7 @@
 // gradient of the query to its tensor afterwards.
 
 #include "kernels/common/mask_plan.h"
+#include "kernels/common/scale.h"
 #include "kernels/sm90a/backward_config.h"
 #include "kernels/sm90a/backward_mask.cuh"
 #include "kernels/sm90a/backward_math.cuh"
@@ -71,7 +72,6 @@ template <typename Config>
 __global__ void __launch_bounds__(kSmallThreads)
     PrepareRows(const __grid_constant__ BackwardArguments args, const RowInputs inputs) {
   using Element = typename Config::Element;
-  constexpr float kLog2E = 1.4426950408889634f;
   constexpr int kChunk = 8;                               // elements of a 16-byte load
   constexpr int kRowThreads = Config::kHeadDim / kChunk;  // threads that share a row
   constexpr int kPassRows = kSmallThreads / kRowThreads;

@@ -12,6 +12,8 @@
 #include "kernels/common/device.h"
 #include "kernels/common/mask_plan.h"
 #include "kernels/common/output_dot.h"
+#include "kernels/common/scale.h"
+#include "kernels/common/shared_memory.h"
 #include "kernels/sm90a/backward.cuh"
 #include "kernels/sm90a/backward_config.h"
 #include "kernels/sm90a/backward_finish.cuh"
@@ -112,7 +114,6 @@ void FillBackwardArguments(const BackwardParams& params,
                            const MaskPlanView& plan,
                            const BackwardScratch& scratch,
                            BackwardArguments* args) {
-  constexpr float kLog2E = 1.4426950408889634f;
   const AttentionSizes& sizes = params.sizes;
   const int64_t group = sizes.num_heads / sizes.num_heads_k;
   const int64_t sum_bytes =
@@ -175,10 +176,12 @@ Status LaunchBackwardKernel(const BackwardParams& params,
   FLASHMASK_RETURN_IF_CUDA_FAILS(cudaDeviceGetAttribute(&multiprocessors,
                                                         cudaDevAttrMultiProcessorCount,
                                                         params.execution.device));
+  static SharedMemoryLimit limit;
   constexpr int kSharedBytes = sizeof(BackwardShared<Config>);
   const auto kernel = BackwardKernel<Config>;
-  FLASHMASK_RETURN_IF_CUDA_FAILS(
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes));
+  const Status raised =
+      limit.Raise(reinterpret_cast<const void*>(kernel), kSharedBytes, params.execution.device);
+  if (!raised.ok()) return raised;
   kernel<<<std::min(args->num_items, multiprocessors), Config::kThreads, kSharedBytes, stream>>>(
       *args);
   return CudaStatus(cudaGetLastError(), "launch of the backward kernel");

@@ -153,7 +153,7 @@ template <typename Config>
 class Loader {
  public:
   using Element = typename Config::Element;
-  static constexpr int kHalves = Config::kHeadDim / kBoxColumns;
+  static constexpr int kHalves = Config::kHeadDim / kSwizzleColumns;
   static constexpr uint32_t kTileBytes = Config::kBlockColumns * Config::kHeadDim * sizeof(Element);
   static constexpr uint32_t kQueryBytes = Config::kGroupRows * Config::kHeadDim * sizeof(Element);
 
@@ -265,7 +265,7 @@ class Loader {
     for (int half = 0; half < kHalves; ++half) {
       ptx::TmaLoad4d(ptx::SharedAddress(shared) + half * kRows * kSwizzleBytes,
                      &map,
-                     half * kBoxColumns,
+                     half * kSwizzleColumns,
                      head,
                      row,
                      batch,
@@ -369,7 +369,7 @@ class RowGroup {
     ptx::WgmmaPin(scores);
     ScoresToWeights<kFullTile>(scores, releases_query, row, row_class);
     if (softmax_.HasRisen()) softmax_.Rescale(out_sum_);
-    Pack(scores);
+    PackWeights(scores);
     StartOutput(tile_);
     FinishOutput(tile_);
   }
@@ -394,7 +394,7 @@ class RowGroup {
       softmax_.Rescale(out_sum_);
     }
     if constexpr (kHoldsWeights) FinishOutput(held_tile_);
-    Pack(scores);
+    PackWeights(scores);
     held_tile_ = tile_;
     holds_weights_ = true;
   }
@@ -426,10 +426,10 @@ class RowGroup {
     softmax_.Update(scores, args_.scale_log2);
   }
 
-  __device__ __forceinline__ void Pack(const float (&scores)[kColumns / 2]) {
+  __device__ __forceinline__ void PackWeights(const float (&scores)[kColumns / 2]) {
 #pragma unroll
     for (int i = 0; i < kColumns / 4; ++i) {
-      weights_[i] = PackPair<Element>(scores[2 * i], scores[2 * i + 1]);
+      weights_[i] = Pack<Element>(scores[2 * i], scores[2 * i + 1]);
     }
   }
 
@@ -441,8 +441,8 @@ class RowGroup {
     ptx::WgmmaFence();
 #pragma unroll
     for (int k = 0; k < kHeadDim / kWgmmaDepth; ++k) {
-      const int box = k / kStepsPerBox;
-      const int step = k % kStepsPerBox * kStepBytes;
+      const int box = k / kStepsPerBlock;
+      const int step = k % kStepsPerBlock * kStepBytes;
       ptx::WgmmaShared<Element, kColumns, false, false>(
           scores,
           ptx::Shift(query, box * Config::kGroupRows * kSwizzleBytes + step),

@@ -7,6 +7,8 @@
 #include "kernels/common/cuda_check.h"
 #include "kernels/common/device.h"
 #include "kernels/common/mask_plan.h"
+#include "kernels/common/scale.h"
+#include "kernels/common/shared_memory.h"
 #include "kernels/sm90a/forward.cuh"
 #include "kernels/sm90a/tensor_map.h"
 #include "kernels/sm90a/tile_config.h"
@@ -14,12 +16,10 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 
 namespace flashmask::sm90a {
 
-constexpr float kLog2E = 1.4426950408889634f;
 constexpr size_t kTicketBytes = 256;  // of the counter behind the plan
 
 template <typename Config>
@@ -67,7 +67,7 @@ Status FillForwardArguments(const ForwardParams& params,
   args->heads_per_key = static_cast<int32_t>(sizes.num_heads / sizes.num_heads_k);
   args->heads_per_mask = static_cast<int32_t>(sizes.num_heads / sizes.num_heads_mask);
   args->num_heads_mask = static_cast<int32_t>(sizes.num_heads_mask);
-  args->scale_log2 = std::max(std::fabs(params.softmax_scale) * kLog2E, kSmallestScale);
+  args->scale_log2 = ScaleLog2(params.softmax_scale);
   args->negate = params.softmax_scale < 0.0f;
   args->order = OrderOf(sizes);
   args->plan = plan;
@@ -75,11 +75,15 @@ Status FillForwardArguments(const ForwardParams& params,
 }
 
 template <typename Config, bool kHalfLines>
-Status LaunchForwardKernel(const ForwardArguments& args, int blocks, cudaStream_t stream) {
+Status LaunchForwardKernel(const ForwardArguments& args,
+                           int blocks,
+                           int device,
+                           cudaStream_t stream) {
+  static SharedMemoryLimit limit;
   constexpr int kSharedBytes = sizeof(ForwardShared<Config>);
   const auto kernel = ForwardKernel<Config, kHalfLines>;
-  FLASHMASK_RETURN_IF_CUDA_FAILS(
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes));
+  const Status raised = limit.Raise(reinterpret_cast<const void*>(kernel), kSharedBytes, device);
+  if (!raised.ok()) return raised;
   kernel<<<blocks, Config::kThreads, kSharedBytes, stream>>>(args);
   return CudaStatus(cudaGetLastError(), "launch of the forward kernel");
 }
@@ -108,7 +112,8 @@ Status LaunchForward(const ForwardParams& params) {
                                                         params.execution.device));
   const auto launch = HasHalfLines(params.mask) ? LaunchForwardKernel<Config, true>
                                                 : LaunchForwardKernel<Config, false>;
-  return launch(args, static_cast<int>(std::min<int64_t>(items, multiprocessors)), stream);
+  const int blocks = static_cast<int>(std::min<int64_t>(items, multiprocessors));
+  return launch(args, blocks, params.execution.device, stream);
 }
 
 // Picks the element type; a registered kernel is asked only for the dtypes it lists.

@@ -4,31 +4,20 @@
 // way of 64 rows of output to memory. A thread holds rows FragmentRow() and 8 below it, of every 8
 // columns the two from 2 * (lane % 4) on; see ptx/wgmma.h.
 
+#include "kernels/common/device_math.cuh"
+#include "kernels/common/scale.h"
 #include "kernels/sm90a/live_list.cuh"
 #include "kernels/sm90a/tile_config.h"
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
 #include <cstdint>
-#include <type_traits>
 
 namespace flashmask::sm90a {
 
-constexpr int kWgmmaDepth = 16;     // the sum of one wgmma runs over so many
-constexpr int kSwizzleBytes = 128;  // of a row of a swizzled tile
-constexpr int kStepBytes = 32;      // kWgmmaDepth elements
-constexpr int kStepsPerBox = kSwizzleBytes / kStepBytes;
-constexpr uint32_t kUnusedDistance = 16;  // where a descriptor needs no leading one
-
-// Stands for a scale of 0: keeps -inf * scale at -inf, and is 0 for all finite scores.
-constexpr float kSmallestScale = 1e-30f;
 constexpr float kLowestMax = -1e30f;
 // A row maximum may lag this far (in powers of 2) before sums are rescaled: weights stay exact
 // enough and below what 16 bits hold.
 constexpr float kRescaleThreshold = 8.0f;
 constexpr int kChains = 2;  // of a row's maximum and of its sum
-constexpr float kLn2 = 0.69314718055994531f;
 
 // threadIdx.x, read where it is used: kept over a loop it would take a register.
 __device__ __forceinline__ int ThreadIndex() {
@@ -40,23 +29,6 @@ __device__ __forceinline__ int ThreadIndex() {
 __device__ __forceinline__ int FragmentRow() {
   const int thread = ThreadIndex();
   return thread % kWarpgroup / kWarp * 16 + thread % kWarp / 4;
-}
-
-__device__ __forceinline__ float Exp2(float x) {
-  float result;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
-  return result;
-}
-
-template <typename Element>
-__device__ __forceinline__ uint32_t PackPair(float low, float high) {
-  uint32_t pair;
-  if constexpr (std::is_same_v<Element, __nv_bfloat16>) {
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-  } else {
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-  }
-  return pair;
 }
 
 // Whether a row is masked, where only the intervals of `kClass` touch the rows. Half lines: the
@@ -224,7 +196,7 @@ __device__ __forceinline__ void StoreRow(const float (&out)[kHeadDim / 2],
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int at = 4 * (4 * block + i) + 2 * r;
-      pairs[i] = PackPair<Element>(out[at] * factor, out[at + 1] * factor);
+      pairs[i] = Pack<Element>(out[at] * factor, out[at + 1] * factor);
     }
     TransposeQuad(pairs, lane);
     const int column = 32 * block + 8 * lane;

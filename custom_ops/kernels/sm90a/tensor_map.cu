@@ -76,7 +76,7 @@ Status MakeTensorMap(const TensorView& view,
     if (stride < 0 || stride * kElementBytes % kAlignment != 0) return Misaligned(name);
   }
   if (reinterpret_cast<uintptr_t>(view.data) % kAlignment != 0) return Misaligned(name);
-  const cuuint32_t box[kAxes] = {kBoxColumns, 1, static_cast<cuuint32_t>(box_rows), 1};
+  const cuuint32_t box[kAxes] = {kSwizzleColumns, 1, static_cast<cuuint32_t>(box_rows), 1};
   const cuuint32_t steps[kAxes] = {1, 1, 1, 1};
   const CUresult result = encode(map,
                                  dtype == DataType::kFloat16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16

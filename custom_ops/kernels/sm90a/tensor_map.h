@@ -4,6 +4,7 @@
 
 #include "core/params.h"
 #include "core/status.h"
+#include "kernels/sm90a/tile_config.h"
 
 #include <cuda.h>
 
@@ -11,12 +12,10 @@
 
 namespace flashmask::sm90a {
 
-// Columns of a box: 128 bytes, the reach of the swizzle.
-constexpr int kBoxColumns = 64;
-
-// Fills `map` for a [batch, rows, heads, head_dim] tensor of 16-bit elements. A box is kBoxColumns
-// columns of `box_rows` rows of one head, stored with the 128-byte swizzle; its coordinates are
-// (column, head, row, batch), and outside of the tensor it is zero. `name` is for the message.
+// Fills `map` for a [batch, rows, heads, head_dim] tensor of 16-bit elements. A box is
+// kSwizzleColumns columns of `box_rows` rows of one head, stored with the 128-byte swizzle; its
+// coordinates are (column, head, row, batch), and outside of the tensor it is zero. `name` is for
+// the message.
 Status MakeTensorMap(const TensorView& view,
                      const char* name,
                      DataType dtype,

@@ -9,6 +9,14 @@ namespace flashmask::sm90a {
 constexpr int kWarp = 32;
 constexpr int kWarpgroup = 128;  // threads
 
+// Swizzled tiles as wgmma and the copy engine know them: blocks of 64 columns of 16 bits.
+constexpr int kWgmmaDepth = 16;      // the sum of one wgmma runs over so many
+constexpr int kSwizzleColumns = 64;  // of a block
+constexpr int kSwizzleBytes = 128;   // of a row of a block
+constexpr int kStepBytes = 32;       // kWgmmaDepth columns
+constexpr int kStepsPerBlock = kSwizzleColumns / kWgmmaDepth;
+constexpr uint32_t kUnusedDistance = 16;  // where a descriptor needs no leading one
+
 // 192 rows: taller tiles read K and V from the L2 less often, which leaves more power to the tensor
 // cores. Measured choices of the rest, see PERFORMANCE.md:
 //   head dim 128  64 keys, so that Q K^T of the next tile fits into registers beside this one's
