@@ -558,16 +558,7 @@ class BackwardBlock {
       for (int r = 0; r < kKeyRowTiles; ++r) {
         ptx::LdMatrixX4Trans(a[r], Step<kKeys>(a_address, k * 16, 2 * r));
       }
-#pragma unroll
-      for (int d = 0; d < kKeyColumnTiles; d += 2) {
-        uint32_t b[4];
-        ptx::LdMatrixX4Trans(b, Step<kHeadDim>(b_address, k * 16, d));
-#pragma unroll
-        for (int r = 0; r < kKeyRowTiles; ++r) {
-          ptx::MmaM16N8K16<Element>(sums[r][d], a[r], b[0], b[1]);
-          ptx::MmaM16N8K16<Element>(sums[r][d + 1], a[r], b[2], b[3]);
-        }
-      }
+      AddDepth<Element, kHeadDim>(sums, a, b_address, k * 16);
     }
   }
 
@@ -589,16 +580,7 @@ class BackwardBlock {
       for (int r = 0; r < kScoreRowTiles; ++r) {
         ptx::LdMatrixX4(a[r], Step<kKeys>(a_address, r * 16, 2 * k));
       }
-#pragma unroll
-      for (int d = 0; d < kQueryColumnTiles; d += 2) {
-        uint32_t b[4];
-        ptx::LdMatrixX4Trans(b, Step<kHeadDim>(b_address, k * 16, d));
-#pragma unroll
-        for (int r = 0; r < kScoreRowTiles; ++r) {
-          ptx::MmaM16N8K16<Element>(sums[r][d], a[r], b[0], b[1]);
-          ptx::MmaM16N8K16<Element>(sums[r][d + 1], a[r], b[2], b[3]);
-        }
-      }
+      AddDepth<Element, kHeadDim>(sums, a, b_address, k * 16);
     }
     constexpr int kPart = kScoreRowTiles * kQueryColumnTiles * 32 * 4;  // a warp's of the sums
     float* sum = args_.grad_query_sum + StepOfAll(head, step) * (kRows * kHeadDim) +

@@ -292,16 +292,7 @@ class ForwardBlock {
       for (int r = 0; r < kRowTiles; ++r) {
         LeftFromSums<Element>(weights[r][2 * k], weights[r][2 * k + 1], a[r]);
       }
-#pragma unroll
-      for (int d = 0; d < kOutTiles; d += 2) {
-        uint32_t b[4];
-        ptx::LdMatrixX4Trans(b, Step<kHeadDim>(value, k * 16, d));
-#pragma unroll
-        for (int r = 0; r < kRowTiles; ++r) {
-          ptx::MmaM16N8K16<Element>(out_sum_[r][d], a[r], b[0], b[1]);
-          ptx::MmaM16N8K16<Element>(out_sum_[r][d + 1], a[r], b[2], b[3]);
-        }
-      }
+      AddDepth<Element, kHeadDim>(out_sum_, a, value, k * 16);
     }
   }
 

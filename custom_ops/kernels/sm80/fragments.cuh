@@ -7,6 +7,7 @@
 
 #include "kernels/common/device_math.cuh"
 #include "kernels/ptx/ldmatrix.h"
+#include "kernels/ptx/mma_sync.h"
 #include "kernels/sm80/shared_tile.cuh"
 
 #include <cstdint>
@@ -79,6 +80,24 @@ __device__ __forceinline__ float QuadMax(float value) {
 __device__ __forceinline__ float QuadSum(float value) {
   value += __shfl_xor_sync(0xffffffffu, value, 1);
   return value + __shfl_xor_sync(0xffffffffu, value, 2);
+}
+
+// sums += a b over 16 of depth, from row `row` of b on; `right` is b's RightColumnsAddress.
+template <typename Element, int kHeadDim, int kRowTiles, int kColumnTiles>
+__device__ __forceinline__ void AddDepth(float (&sums)[kRowTiles][kColumnTiles][4],
+                                         const uint32_t (&a)[kRowTiles][4],
+                                         uint32_t right,
+                                         int row) {
+#pragma unroll
+  for (int d = 0; d < kColumnTiles; d += 2) {
+    uint32_t b[4];
+    ptx::LdMatrixX4Trans(b, Step<kHeadDim>(right, row, d));
+#pragma unroll
+    for (int r = 0; r < kRowTiles; ++r) {
+      ptx::MmaM16N8K16<Element>(sums[r][d], a[r], b[0], b[1]);
+      ptx::MmaM16N8K16<Element>(sums[r][d + 1], a[r], b[2], b[3]);
+    }
+  }
 }
 
 // `column` is lower begin, lower end, upper begin, upper end. With half lines the lower interval
