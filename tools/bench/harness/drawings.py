@@ -12,7 +12,7 @@ from harness.cells import BACKWARD, FORWARD, count_threads
 from harness.results import OK
 from harness.tables import Rows, clock_of
 
-__all__ = ["draw_density", "draw_memory"]
+__all__ = ["draw_density", "draw_memory", "figure", "save"]
 
 COLOURS = {
     "ours": "#b3261e",
@@ -35,14 +35,14 @@ def draw_density(folder: Path, rows: Rows) -> list[Path]:
     usable = [row for row in rows if row["status"] == OK]
     chosen = _largest_group(usable, (*SHAPE, "seqlen"), "mask")
     clock = clock_of(chosen)
-    figure, panels = _figure(2, "density: visible cells / all cells")
+    drawn, panels = figure(2, "density: visible cells / all cells")
     for axes, direction in zip(panels, (FORWARD, BACKWARD), strict=True):
         of_pass = [row for row in chosen if row["direction"] == direction]
         _lines(axes, of_pass, "density", clock)
         axes.set_title(direction)
         axes.set_ylim(bottom=0)
     panels[0].set_ylabel("CPU time, ms" if clock == "cpu_ms" else "GPU time, ms")
-    return _save(figure, panels, folder / "latency_by_density", _title(chosen[0], length=True))
+    return save(drawn, panels, folder / "latency_by_density", _title(chosen[0], length=True))
 
 
 def draw_memory(folder: Path, rows: Rows) -> list[Path]:
@@ -53,7 +53,7 @@ def draw_memory(folder: Path, rows: Rows) -> list[Path]:
         if row["status"] == OK and row["peak_mib"] and row["direction"] == BACKWARD
     ]
     chosen = _largest_group(usable, (*SHAPE, "mask"), "seqlen")
-    figure, panels = _figure(1, "S, tokens")
+    drawn, panels = figure(1, "S, tokens")
     _lines(panels[0], chosen, "seqlen", "peak_mib")
     panels[0].set_xscale("log", base=2)
     panels[0].set_yscale("log")
@@ -61,7 +61,7 @@ def draw_memory(folder: Path, rows: Rows) -> list[Path]:
     panels[0].set_xticks(ticks, labels=[str(tick) for tick in ticks])
     panels[0].set_ylabel("MiB beyond the inputs, forward and backward")
     title = f"{_title(chosen[0], length=False)}, {chosen[0]['mask']}"
-    return _save(figure, panels, folder / "memory_by_length", title)
+    return save(drawn, panels, folder / "memory_by_length", title)
 
 
 def _largest_group(rows: Rows, shared: tuple[str, ...], counted: str) -> Rows:
@@ -86,14 +86,15 @@ def _lines(axes: Any, rows: Rows, across: str, up: str) -> None:
             )
 
 
-def _figure(panels: int, across: str) -> tuple[Any, list[Any]]:
+def figure(panels: int, across: str) -> tuple[Any, list[Any]]:
+    """Return a figure with so many panels beside each other, and the panels."""
     mpl.use("Agg")
-    figure, axes = pyplot.subplots(1, panels, figsize=(5.2 * panels, 4.4), layout="constrained")
+    drawn, axes = pyplot.subplots(1, panels, figsize=(5.2 * panels, 4.4), layout="constrained")
     found = list(axes) if panels > 1 else [axes]
     for one in found:
         one.set_xlabel(across)
         one.grid(alpha=0.25)
-    return figure, found
+    return drawn, found
 
 
 def _title(row: dict[str, str], *, length: bool) -> str:
@@ -104,18 +105,19 @@ def _title(row: dict[str, str], *, length: bool) -> str:
     )
 
 
-def _save(figure: Any, panels: list[Any], path: Path, title: str) -> list[Path]:
-    figure.suptitle(title, fontsize=10)
+def save(drawn: Any, panels: list[Any], path: Path, title: str) -> list[Path]:
+    """Write a figure with one legend under it, as PNG and SVG; return the files."""
+    drawn.suptitle(title, fontsize=10)
     handles = {}
     for axes in panels:
         handles |= dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
     columns = 2 * len(panels)
-    figure.legend(
+    drawn.legend(
         handles.values(), handles.keys(), loc="outside lower center", ncols=columns, frameon=False
     )
     path.parent.mkdir(parents=True, exist_ok=True)
     files = [path.with_suffix(".png"), path.with_suffix(".svg")]
     for file in files:
-        figure.savefig(file, dpi=DOTS_PER_INCH)
-    pyplot.close(figure)
+        drawn.savefig(file, dpi=DOTS_PER_INCH)
+    pyplot.close(drawn)
     return files

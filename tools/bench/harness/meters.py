@@ -133,6 +133,11 @@ class PaddleMeter(EventMeter):
         return self._paddle.device.cuda.max_memory_allocated() - self._held
 
 
+def peak_resident() -> int:
+    """Return the peak of this process's resident memory in bytes, since the last reset."""
+    return _status_bytes("VmHWM")
+
+
 def _status_bytes(name: str) -> int:
     for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
         if line.startswith(f"{name}:"):

@@ -81,9 +81,14 @@ def tables(rows: Rows) -> list[str]:
 
 def write(path: Path, rows: Rows) -> bool:
     """Put the tables into a file in place of those with the same header; tell if it changed."""
+    return put(path, tables(rows))
+
+
+def put(path: Path, found: Sequence[str]) -> bool:
+    """Put tables into a file in place of those with the same header; tell if it changed."""
     old = path.read_text(encoding="utf-8")
     new = old
-    for table in tables(rows):
+    for table in found:
         new = _replace(new, table, path)
     path.write_text(new, encoding="utf-8")
     return new != old
@@ -112,7 +117,7 @@ def _speed(figures: Figures) -> str:
         for seqlen in SEQLENS
         for mask in README_MASKS
     ]
-    return _markdown([titles, *body])
+    return markdown([titles, *body])
 
 
 def _memory(figures: Figures) -> str:
@@ -121,9 +126,10 @@ def _memory(figures: Figures) -> str:
         [words, *(figures.peak(seqlen, provider) for seqlen in lengths)]
         for provider, words in MEMORY_WORDS.items()
     ]
-    return _markdown([["S", *map(str, lengths)], *body])
+    return markdown([["S", *map(str, lengths)], *body])
 
 
-def _markdown(lines: Sequence[Sequence[str]]) -> str:
+def markdown(lines: Sequence[Sequence[str]]) -> str:
+    """Return a table; the first line holds its titles."""
     rule = ["---"] * len(lines[0])
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (lines[0], rule, *lines[1:]))

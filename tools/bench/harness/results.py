@@ -22,6 +22,10 @@ GIGA, TERA = 1e9, 1e12
 MILLI, MIB = 1e3, 2**20
 SPREAD = (20, 80)  # percentiles beside the median
 
+# What tells a row from one of another cell.
+KEY = ("device", "threads", "batch", "num_heads", "num_heads_k", "seqlen", "head_dim")
+KEY += ("dtype", "mask", "provider", "direction")
+
 OK, WRONG, NOT_APPLICABLE, ERROR = "ok", "wrong", "n/a", "error"
 
 
@@ -155,9 +159,9 @@ def verdict_columns(verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def append(path: Path, rows: Iterable[Row]) -> None:
-    """Append rows; a file with other columns is refused with ValueError."""
-    names = [field.name for field in fields(Row)]
+def append(path: Path, rows: Iterable[Any], kind: type = Row) -> None:
+    """Append rows of a kind; a file with other columns is refused with ValueError."""
+    names = [field.name for field in fields(kind)]
     is_new = not path.exists()
     if not is_new:
         with path.open(newline="", encoding="utf-8") as file:
@@ -172,19 +176,22 @@ def append(path: Path, rows: Iterable[Row]) -> None:
         writer.writerows(asdict(one) for one in rows)
 
 
-def read(path: Path) -> list[dict[str, str]]:
+def read(path: Path, kind: type = Row, key: Sequence[str] = KEY) -> list[dict[str, str]]:
     """Return the rows of a CSV as text; of rows measured again only the last.
+
+    Args:
+        path: of the CSV.
+        kind: of its rows.
+        key: columns that are equal in rows of which only the last counts.
 
     Raises:
         ValueError: there is no such file, or it is not of this benchmark.
     """
     if not path.is_file():
         raise ValueError(f"{path}: no such file; measure first, or name another with --csv")
-    key = ("device", "threads", "batch", "num_heads", "num_heads_k", "seqlen", "head_dim")
-    key += ("dtype", "mask", "provider", "direction")
     with path.open(newline="", encoding="utf-8") as file:
         reader = csv.DictReader(file)
-        if list(reader.fieldnames or ()) != [field.name for field in fields(Row)]:
+        if list(reader.fieldnames or ()) != [field.name for field in fields(kind)]:
             raise ValueError(f"{path} has other columns than this benchmark writes")
         rows = list(reader)
     latest = {tuple(one[name] for name in key): one for one in rows}

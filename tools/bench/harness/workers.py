@@ -21,13 +21,13 @@ class WorkerError(RuntimeError):
 
 
 class Worker:
-    """A process that answers the requests of `harness.session.Session`."""
+    """A process that answers the requests of `harness.session.Session`, or of another script."""
 
-    def __init__(self, name: str, *, device: str, threads: int) -> None:
+    def __init__(self, name: str, *, device: str, threads: int, script: Path = WORKER) -> None:
         self.name = name
         self._errors = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115 (see close)
         self._process = subprocess.Popen(
-            [sys.executable, "-W", "ignore", str(WORKER), name, device],
+            [sys.executable, "-W", "ignore", str(script), name, device],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
@@ -50,9 +50,13 @@ class Worker:
         answer: dict[str, Any] = json.loads(line)
         return answer
 
-    def close(self) -> None:
-        """End the process, also one that is computing."""
+    def kill(self) -> None:
+        """End the process, also one that is computing; whoever asked it gets a WorkerError."""
         self._process.kill()
+
+    def close(self) -> None:
+        """End the process and what belongs to it."""
+        self.kill()
         self._process.wait()
         for stream in (self._process.stdin, self._process.stdout):
             if stream is not None:

@@ -1,0 +1,152 @@
+"""Markdown from the CSVs: README's table, and a long one with every length."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from harness.readme import markdown
+
+from train_steps.cells import DENSE, FLEX, KIB, OURS, ROLES
+from train_steps.layouts import LAYOUTS
+from train_steps.rows import DOES_NOT_FIT, OK
+from train_steps.sizes import ON_DEVICE
+
+Rows = Sequence[dict[str, str]]
+
+WORDS = {"sft": "SFT", "lora": "LoRA", "dpo": "DPO", "rm": "RM"}
+ROLE_WORDS = {OURS: "ours", DENSE: "dense mask", FLEX: "FlexAttention"}
+SHORT, LONG = 32 * KIB, 128 * KIB  # README's lengths on a GPU
+ON_CPU = 4 * KIB
+NOT_MEASURED = "-"
+
+
+class Figures:
+    """Rows of one device and its stack, by layout, length and role."""
+
+    def __init__(self, rows: Rows, device: str) -> None:
+        sizes = ON_DEVICE[device]
+        own = {name: str(getattr(sizes, name)) for name in ("hidden", "blocks", "heads_k")}
+        self.rows = {
+            (row["layout"], int(row["seqlen"]), ROLES[device][row["provider"]]): row
+            for row in rows
+            if row["provider"] in ROLES[device]
+            and all(row[name] == text for name, text in own.items())
+        }
+        self.clock = "cpu_ms" if device == "cpu" else "step_ms"
+
+    def get(self, layout: str, seqlen: int, role: str) -> dict[str, str]:
+        """Return a row of a step that was timed and right; else ValueError."""
+        row = self.rows.get((layout, seqlen, role))
+        if row is None or row["status"] != OK:
+            what = f"{ROLE_WORDS[role]}, {layout}, S={seqlen}"
+            raise ValueError(f"README needs a row that the CSV lacks: {what}; measure it first")
+        return row
+
+    def lengths(self, layout: str, role: str) -> list[int]:
+        """Return the lengths at which it ran."""
+        return sorted(
+            seqlen
+            for (name, seqlen, own), row in self.rows.items()
+            if (name, own) == (layout, role) and row["status"] == OK
+        )
+
+    def longest(self, layout: str, role: str) -> int:
+        """Return the longest length that fits; one longer must not have been left unmeasured."""
+        found = self.lengths(layout, role)
+        if not found:
+            self.get(layout, LONG, role)
+        return found[-1]
+
+    def speedup(self, layout: str, seqlen: int, role: str) -> float:
+        """Return how many times longer a step of another takes than one of ours."""
+        times = [float(self.get(layout, seqlen, own)[self.clock]) for own in (role, OURS)]
+        return times[0] / times[1]
+
+    def tokens(self, layout: str, seqlen: int, role: str = OURS) -> str:
+        return f"{float(self.get(layout, seqlen, role)['tokens_per_s']):.0f}"
+
+    def peak(self, layout: str, seqlen: int, role: str) -> str:
+        row = self.rows.get((layout, seqlen, role))
+        if row is not None and row["status"] == DOES_NOT_FIT:
+            return "none"
+        return f"{float(self.get(layout, seqlen, role)['peak_gib']):.1f}"
+
+
+def readme_table(gpu: Rows, cpu: Rows) -> str:
+    """Return README's table; a row that is missing is a ValueError."""
+    figures, small = Figures(gpu, "gpu"), Figures(cpu, "cpu")
+    lines = [["training steps", *(WORDS[name] for name in LAYOUTS)]]
+
+    def line(title: str, *cells: str) -> None:
+        lines.append([title, *cells])
+
+    spans = f"{length(SHORT)} / {length(LONG)}"
+    line(
+        f"tokens/s of ours, {spans}",
+        *(f"{figures.tokens(n, SHORT)} / {figures.tokens(n, LONG)}" for n in LAYOUTS),
+    )
+    line(
+        f"over the dense mask, {length(SHORT)} / its longest", *(over(figures, n) for n in LAYOUTS)
+    )
+    line(
+        f"over FlexAttention, {spans}",
+        *(
+            " / ".join(f"{figures.speedup(n, s, FLEX):.2f}x" for s in (SHORT, LONG))
+            for n in LAYOUTS
+        ),
+    )
+    line(
+        f"peak GiB at {length(LONG)}: ours / Flex / dense",
+        *(" / ".join(figures.peak(n, LONG, r) for r in (OURS, FLEX, DENSE)) for n in LAYOUTS),
+    )
+    line(
+        f"CPU, {length(ON_CPU)}: over Paddle's dense mask",
+        *(f"{small.speedup(n, ON_CPU, DENSE):.1f}x" for n in LAYOUTS),
+    )
+    return markdown(lines)
+
+
+def over(figures: Figures, layout: str) -> str:
+    """Return the speedup over the dense mask at the short length and at its longest."""
+    longest = figures.longest(layout, DENSE)
+    short = figures.speedup(layout, SHORT, DENSE)
+    return f"{short:.2f}x / {figures.speedup(layout, longest, DENSE):.2f}x ({length(longest)})"
+
+
+def long_table(rows: Rows, device: str) -> str:
+    """Return a line per layout and length: tokens/s and peak of each, and what ours gains."""
+    figures = Figures(rows, device)
+    roles = list(ROLES[device].values())
+    others = [role for role in roles if role != OURS]
+    titles = ["layout", "S", "density"]
+    titles += [f"{ROLE_WORDS[role]}: tokens/s, GiB" for role in roles]
+    titles += [f"over {ROLE_WORDS[role]}" for role in others]
+    lines = [titles]
+    for layout in LAYOUTS:
+        seqlens = sorted({seqlen for name, seqlen, _ in figures.rows if name == layout})
+        for seqlen in seqlens:
+            found = {role: figures.rows.get((layout, seqlen, role)) for role in roles}
+            some = next(row for row in found.values() if row is not None)
+            cells = [WORDS[layout], length(seqlen), f"{float(some['density']):.3f}"]
+            cells += [_speed(found[role]) for role in roles]
+            for role in others:
+                both = [found[OURS], found[role]]
+                ran = all(row is not None and row["status"] == OK for row in both)
+                cells.append(
+                    f"{figures.speedup(layout, seqlen, role):.2f}x" if ran else NOT_MEASURED
+                )
+            lines.append(cells)
+    return markdown(lines)
+
+
+def length(seqlen: int) -> str:
+    """Return "32K"."""
+    return f"{seqlen // KIB}K"
+
+
+def _speed(row: dict[str, str] | None) -> str:
+    if row is None:
+        return NOT_MEASURED
+    if row["status"] != OK:
+        return row["status"]
+    return f"{float(row['tokens_per_s']):.0f}, {float(row['peak_gib']):.1f}"
