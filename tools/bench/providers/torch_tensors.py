@@ -62,7 +62,7 @@ class TorchProvider(Provider):
         import torch
 
         versions = f"torch {torch.__version__}"
-        return f"{versions}, driver {_driver()}" if self.place == "cuda" else versions
+        return f"{versions}, driver {driver()}" if self.place == "cuda" else versions
 
     def meter(self) -> Meter:
         return TorchMeter() if self.place == "cuda" else CpuMeter()
@@ -76,7 +76,7 @@ class TorchProvider(Provider):
         return [self.tensors[name] for name in ("query", "key", "value")]
 
 
-def _driver() -> str:
+def driver() -> str:
     """Return the version of the GPU's driver, which PyTorch does not tell."""
     command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

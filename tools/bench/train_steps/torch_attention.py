@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 from torch.nn import functional
+from torch.nn.attention import SDPBackend
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
@@ -83,7 +84,7 @@ class Sdpa(Attention):
                 key, value = (one.repeat_interleave(group, 1) for one in (key, value))
             if not self.kernel:
                 choice = torch._fused_sdp_choice(query, key, value, attn_mask=mask)
-                self.kernel = torch.nn.attention.SDPBackend(choice).name.lower()
+                self.kernel = SDPBackend(choice).name.lower()
             out = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
             return out.transpose(1, 2)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from providers.torch_tensors import _driver
+from providers.torch_tensors import driver
 
 from train_steps import layouts, torch_losses
 from train_steps.checking import Checked, verdict
@@ -143,7 +143,7 @@ class Session:
         on_gpu = self.place == "cuda"
         versions = f"torch {torch.__version__}"
         if on_gpu:
-            versions += f", driver {_driver()}"
+            versions += f", driver {driver()}"
         device = torch.cuda.get_device_name() if on_gpu else None
         return {"versions": versions, "device_name": device}
 
