@@ -47,11 +47,17 @@ def draw(seqlen: int, count: int, answers: int, at_least: int, seed: list[int]) 
         answers: to each question.
         at_least: tokens of the shortest document.
         seed: numbers that seed the draw.
+
+    Raises:
+        ValueError: the row has no token for the question and each answer.
     """
+    if seqlen <= answers:
+        raise ValueError(f"a row must hold more than {answers} tokens; got {seqlen}")
+    at_least = min(max(at_least, answers + 1), seqlen)
     random = np.random.default_rng(seed)
     count = max(1, min(count, seqlen // (2 * at_least)))
     lengths = _sample(random, SFT_LENGTHS if answers == 1 else PREFERENCE_LENGTHS, count)
-    sizes = _apportion(seqlen, lengths, min(at_least, seqlen // count))
+    sizes = _apportion(seqlen, lengths, at_least)
     return [_document(random, int(size), answers) for size in sizes]
 
 
