@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import product
 
 from train_steps.layouts import LAYOUTS
 
@@ -61,16 +62,17 @@ def cells(
         seqlens: which lengths; None: all of the device. Others than those come last.
         providers: which; None: all of the device.
     """
-    names = tuple(ROLES[device])
-    order = list(GPU_ORDER) if device == "gpu" else []
-    order += [(name, seqlen) for seqlen in seqlens or SEQLENS[device] for name in names]
-    wanted = [
-        (name, seqlen)
-        for name, seqlen in dict.fromkeys(order)
-        if seqlen in (seqlens or SEQLENS[device]) and name in (providers or names)
-    ]
+    names = providers or tuple(ROLES[device])
+    chosen = seqlens or SEQLENS[device]
+    if device == "cpu":  # rivals beside each other, since a CPU is seldom left alone
+        return [
+            TrainCell(layout, seqlen, name)
+            for seqlen, layout, name in product(chosen, layouts or LAYOUTS, names)
+        ]
+    order = [*GPU_ORDER, *((name, seqlen) for seqlen, name in product(chosen, names))]
     return [
         TrainCell(layout, seqlen, name)
-        for name, seqlen in wanted
-        for layout in (layouts or LAYOUTS)
+        for name, seqlen in dict.fromkeys(order)
+        if seqlen in chosen and name in names
+        for layout in layouts or LAYOUTS
     ]

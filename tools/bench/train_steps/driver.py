@@ -32,8 +32,8 @@ class Asked(Protocol):
 class Run:
     """Cells of one device and stack.
 
-    Processes stay from cell to cell, since a framework takes seconds to start; one that died is
-    started again for its next cell. What compiles does so before anything is timed.
+    On a GPU processes stay from cell to cell, since a framework takes seconds to start; one that
+    died is started again for its next cell. What compiles does so before anything is timed.
     """
 
     def __init__(
@@ -73,6 +73,8 @@ class Run:
                 return
             if answer["status"] == rows.DOES_NOT_FIT:
                 shortest[key] = cell.seqlen
+            if self._device == "cpu":  # its peak of memory is the process's
+                self._end(cell.provider)
             check = self._checks.get(key, {})
             yield rows.make(
                 self._origin, cell, self._sizes, self._device, self._threads, check, answer
@@ -80,9 +82,13 @@ class Run:
 
     def close(self) -> None:
         """End all processes."""
-        for worker in self._workers.values():
+        for name in list(self._workers):
+            self._end(name)
+
+    def _end(self, name: str) -> None:
+        worker = self._workers.pop(name, None)
+        if worker is not None:
             worker.close()
-        self._workers.clear()
 
     def _prepare(self, name: str, cells: list[TrainCell]) -> str:
         own = [cell for cell in cells if cell.provider == name]
@@ -114,8 +120,7 @@ class Run:
         try:
             return worker.ask(**request)
         except WorkerError as error:
-            del self._workers[name]
-            worker.close()
+            self._end(name)
             reason = TIME_IS_UP if self._left() <= 0 else str(error)
             return {"status": rows.ERROR, "reason": reason}
         finally:

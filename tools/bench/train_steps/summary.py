@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import product
 
 from harness.readme import markdown
 
@@ -15,7 +16,7 @@ Rows = Sequence[dict[str, str]]
 
 WORDS = {"sft": "SFT", "lora": "LoRA", "dpo": "DPO", "rm": "RM"}
 ROLE_WORDS = {OURS: "ours", DENSE: "dense mask", FLEX: "FlexAttention"}
-SHORT, LONG = 32 * KIB, 128 * KIB  # README's lengths on a GPU
+README_LENGTHS = (32 * KIB, 64 * KIB, 128 * KIB)  # on a GPU
 ON_CPU = 4 * KIB
 NOT_MEASURED = "-"
 
@@ -50,25 +51,39 @@ class Figures:
             if (name, own) == (layout, role) and row["status"] == OK
         )
 
-    def longest(self, layout: str, role: str) -> int:
-        """Return the longest length that fits; one longer must not have been left unmeasured."""
-        found = self.lengths(layout, role)
+    def shared(self, *roles: str) -> list[int]:
+        """Return README's lengths at which these ran in every layout; none is a ValueError."""
+        found = [
+            seqlen
+            for seqlen in README_LENGTHS
+            if all(seqlen in self.lengths(name, role) for name in LAYOUTS for role in roles)
+        ]
         if not found:
-            self.get(layout, LONG, role)
-        return found[-1]
+            for name, role in product(LAYOUTS, roles):
+                self.get(name, README_LENGTHS[0], role)
+        return found
+
+    def longest(self, layout: str, role: str) -> str:
+        """Return the longest length that ran, with "+" unless a longer one did not fit."""
+        last = max(self.lengths(layout, role), default=0)
+        is_known = any(
+            row["status"] == DOES_NOT_FIT
+            for (name, seqlen, own), row in self.rows.items()
+            if (name, own) == (layout, role) and seqlen > last
+        )
+        return length(last) + ("" if is_known else "+")
 
     def speedup(self, layout: str, seqlen: int, role: str) -> float:
         """Return how many times longer a step of another takes than one of ours."""
         times = [float(self.get(layout, seqlen, own)[self.clock]) for own in (role, OURS)]
         return times[0] / times[1]
 
-    def tokens(self, layout: str, seqlen: int, role: str = OURS) -> str:
-        return f"{float(self.get(layout, seqlen, role)['tokens_per_s']):.0f}"
+    def tokens(self, layout: str, seqlen: int) -> str:
+        """Return our tokens/s."""
+        return f"{float(self.get(layout, seqlen, OURS)['tokens_per_s']):.0f}"
 
     def peak(self, layout: str, seqlen: int, role: str) -> str:
-        row = self.rows.get((layout, seqlen, role))
-        if row is not None and row["status"] == DOES_NOT_FIT:
-            return "none"
+        """Return the peak of memory in GiB."""
         return f"{float(self.get(layout, seqlen, role)['peak_gib']):.1f}"
 
 
@@ -77,40 +92,37 @@ def readme_table(gpu: Rows, cpu: Rows) -> str:
     figures, small = Figures(gpu, "gpu"), Figures(cpu, "cpu")
     lines = [["training steps", *(WORDS[name] for name in LAYOUTS)]]
 
-    def line(title: str, *cells: str) -> None:
-        lines.append([title, *cells])
+    def line(title: str, cell: Callable[[str], str]) -> None:
+        lines.append([title, *(cell(name) for name in LAYOUTS)])
 
-    spans = f"{length(SHORT)} / {length(LONG)}"
+    def at(seqlens: Sequence[int], cell: Callable[[str, int], str]) -> Callable[[str], str]:
+        return lambda name: " / ".join(cell(name, seqlen) for seqlen in seqlens)
+
+    ours, dense, flex = (figures.shared(*{OURS, role}) for role in (OURS, DENSE, FLEX))
+    roles = (OURS, DENSE, FLEX)
+    last = figures.shared(*roles)[-1]
+    line(f"tokens/s of ours, {lengths(ours)}", at(ours, figures.tokens))
     line(
-        f"tokens/s of ours, {spans}",
-        *(f"{figures.tokens(n, SHORT)} / {figures.tokens(n, LONG)}" for n in LAYOUTS),
+        f"over the dense mask, {lengths(dense)}",
+        at(dense, lambda name, seqlen: f"{figures.speedup(name, seqlen, DENSE):.2f}x"),
     )
     line(
-        f"over the dense mask, {length(SHORT)} / its longest", *(over(figures, n) for n in LAYOUTS)
+        f"over FlexAttention, {lengths(flex)}",
+        at(flex, lambda name, seqlen: f"{figures.speedup(name, seqlen, FLEX):.2f}x"),
     )
     line(
-        f"over FlexAttention, {spans}",
-        *(
-            " / ".join(f"{figures.speedup(n, s, FLEX):.2f}x" for s in (SHORT, LONG))
-            for n in LAYOUTS
-        ),
+        f"peak GiB at {length(last)}, ours / dense / Flex",
+        lambda name: " / ".join(figures.peak(name, last, role) for role in roles),
     )
     line(
-        f"peak GiB at {length(LONG)}: ours / Flex / dense",
-        *(" / ".join(figures.peak(n, LONG, r) for r in (OURS, FLEX, DENSE)) for n in LAYOUTS),
+        "longest run, ours / dense / Flex",
+        lambda name: " / ".join(figures.longest(name, role) for role in roles),
     )
     line(
-        f"CPU, {length(ON_CPU)}: over Paddle's dense mask",
-        *(f"{small.speedup(n, ON_CPU, DENSE):.1f}x" for n in LAYOUTS),
+        f"CPU, {length(ON_CPU)}, over Paddle's dense mask",
+        lambda name: f"{small.speedup(name, ON_CPU, DENSE):.1f}x",
     )
     return markdown(lines)
-
-
-def over(figures: Figures, layout: str) -> str:
-    """Return the speedup over the dense mask at the short length and at its longest."""
-    longest = figures.longest(layout, DENSE)
-    short = figures.speedup(layout, SHORT, DENSE)
-    return f"{short:.2f}x / {figures.speedup(layout, longest, DENSE):.2f}x ({length(longest)})"
 
 
 def long_table(rows: Rows, device: str) -> str:
@@ -137,6 +149,11 @@ def long_table(rows: Rows, device: str) -> str:
                 )
             lines.append(cells)
     return markdown(lines)
+
+
+def lengths(seqlens: Sequence[int]) -> str:
+    """Return "32K / 64K"."""
+    return " / ".join(map(length, seqlens))
 
 
 def length(seqlen: int) -> str:
