@@ -1,6 +1,6 @@
 """Whole training steps through `flashmask_attention` and its rivals: tokens/s, memory, correctness.
 
-    python tools/bench/training.py                      the CPU, Paddle: 2 cores, 5 minutes
+    python tools/bench/training.py                      the CPU, Paddle: one core, 6 minutes
     python tools/bench/training.py --device gpu         PyTorch and the C door (tools/capi.py)
     python tools/bench/training.py --table              markdown from the CSV, every length
     python tools/bench/training.py --readme             README's table and drawing, from both CSVs
@@ -42,6 +42,7 @@ from train_steps.driver import Run
 from train_steps.layouts import LAYOUTS
 
 FAILED, NOT_USABLE = 1, 2
+DRAWINGS = RESULTS
 SCRIPT = Path(__file__).with_name("training_worker.py")
 NEEDED = {"gpu": ("torch",), "cpu": ("paddle",)}
 MINUTES = 60.0
@@ -80,7 +81,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     add("--providers", nargs="+", help="default: all of the device")
     add("--blocks", type=int, help="decoder blocks")
     add("--heads-k", type=int, help="key heads; default: as many as query heads")
-    add("--threads", type=int, default=2, help="of the CPU")
+    add("--threads", type=int, default=1, help="of the CPU")
     add("--turns", type=int, default=len(rows.DOCUMENT_COUNTS), help="timed steps of a cell")
     add("--seconds", type=float, default=60 * MINUTES, help="stop after so many")
     add("--csv", type=Path, help="appended; default: tools/bench/results/training_<device>.csv")
@@ -149,7 +150,7 @@ def show(options: argparse.Namespace) -> int:
             raise ValueError("the drawing needs matplotlib: pip install matplotlib")
         from train_steps import drawing
 
-        print(*drawing.draw(RESULTS, gpu), sep="\n")
+        print(*drawing.draw(DRAWINGS, gpu), sep="\n")
     return 0
 
 

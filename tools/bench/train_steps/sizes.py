@@ -30,7 +30,7 @@ class StackSizes:
 LLAMA_2_7B = StackSizes(
     hidden=4096, blocks=2, heads=32, heads_k=32, head_dim=128, ffn=11008, vocab=32000
 )
-# Two cores take seconds for its step. 4K tokens are to its width what 64K are to Llama-2 7B's.
+# A core takes seconds for its step. 4K tokens are to its width what 64K are to Llama-2 7B's.
 SMALL = StackSizes(hidden=256, blocks=2, heads=4, heads_k=4, head_dim=64, ffn=704, vocab=2048)
 ON_DEVICE = {"gpu": LLAMA_2_7B, "cpu": SMALL}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import product
 
 from harness.readme import markdown
@@ -90,39 +90,35 @@ class Figures:
 def readme_table(gpu: Rows, cpu: Rows) -> str:
     """Return README's table; a row that is missing is a ValueError."""
     figures, small = Figures(gpu, "gpu"), Figures(cpu, "cpu")
-    lines = [["training steps", *(WORDS[name] for name in LAYOUTS)]]
-
-    def line(title: str, cell: Callable[[str], str]) -> None:
-        lines.append([title, *(cell(name) for name in LAYOUTS)])
-
-    def at(seqlens: Sequence[int], cell: Callable[[str, int], str]) -> Callable[[str], str]:
-        return lambda name: " / ".join(cell(name, seqlen) for seqlen in seqlens)
-
-    ours, dense, flex = (figures.shared(*{OURS, role}) for role in (OURS, DENSE, FLEX))
     roles = (OURS, DENSE, FLEX)
+    ours, dense, flex = (figures.shared(*{OURS, role}) for role in roles)
     last = figures.shared(*roles)[-1]
-    line(f"tokens/s of ours, {lengths(ours)}", at(ours, figures.tokens))
-    line(
+
+    def over(layout: str, role: str, seqlens: Sequence[int]) -> str:
+        return " / ".join(f"{figures.speedup(layout, at, role):.2f}x" for at in seqlens)
+
+    titles = [
+        "training",
+        f"tokens/s of ours, {lengths(ours)}",
         f"over the dense mask, {lengths(dense)}",
-        at(dense, lambda name, seqlen: f"{figures.speedup(name, seqlen, DENSE):.2f}x"),
-    )
-    line(
         f"over FlexAttention, {lengths(flex)}",
-        at(flex, lambda name, seqlen: f"{figures.speedup(name, seqlen, FLEX):.2f}x"),
-    )
-    line(
         f"peak GiB at {length(last)}, ours / dense / Flex",
-        lambda name: " / ".join(figures.peak(name, last, role) for role in roles),
-    )
-    line(
         "longest run, ours / dense / Flex",
-        lambda name: " / ".join(figures.longest(name, role) for role in roles),
-    )
-    line(
-        f"CPU, {length(ON_CPU)}, over Paddle's dense mask",
-        lambda name: f"{small.speedup(name, ON_CPU, DENSE):.1f}x",
-    )
-    return markdown(lines)
+        f"CPU, {length(ON_CPU)}: over Paddle's dense mask",
+    ]
+    body = [
+        [
+            WORDS[name],
+            " / ".join(figures.tokens(name, at) for at in ours),
+            over(name, DENSE, dense),
+            over(name, FLEX, flex),
+            " / ".join(figures.peak(name, last, role) for role in roles),
+            " / ".join(figures.longest(name, role) for role in roles),
+            f"{small.speedup(name, ON_CPU, DENSE):.1f}x",
+        ]
+        for name in LAYOUTS
+    ]
+    return markdown([titles, *body])
 
 
 def long_table(rows: Rows, device: str) -> str:
