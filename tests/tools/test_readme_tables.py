@@ -31,9 +31,9 @@ def table_lines(header: str) -> list[list[str]]:
 
 
 def all_rows() -> list[dict[str, str]]:
-    """Return the rows of every CSV of results."""
+    """Return the rows of every CSV of attention.py."""
     found = []
-    for path in sorted(Path(RESULTS).glob("*.csv")):
+    for path in sorted(Path(RESULTS).glob("[cg]pu*.csv")):
         with path.open(newline="", encoding="utf-8") as file:
             found += list(csv.DictReader(file))
     return found

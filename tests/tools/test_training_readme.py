@@ -89,7 +89,12 @@ def test_the_table_holds_every_layout_and_the_text_names_the_stack():
     assert [line[0] for line in LINES] == list(LAYOUTS)
     stack = sizes.LLAMA_2_7B
     assert f"{stack.blocks} blocks of Llama-2 7B's sizes" in SECTION
-    assert {row["blocks"] for row in GPU} >= {str(stack.blocks)}
+    assert {str(stack.blocks)} == {row["blocks"] for row in GPU}
+
+
+def test_the_text_says_how_much_is_visible():
+    shares = [100 * float(row["density"]) for row in GPU if int(row["seqlen"]) >= 32 * KIB]
+    assert f"{min(shares):.0f} to {max(shares):.0f} % of the cells" in SECTION.replace("\n", " ")
 
 
 def test_all_rows_were_right():
@@ -103,7 +108,7 @@ def test_all_rows_were_right():
 def test_readme_is_up_to_date(tmp_path):
     copy = tmp_path / "README.md"
     copy.write_text(TEXT, encoding="utf-8")
-    assert not readme.put(copy, [summary.readme_table(GPU, CPU)])
+    assert not readme.put(copy, [summary.readme_table(GPU, CPU)], summary.HEADER)
 
 
 def test_an_edited_number_is_noticed_and_mended(tmp_path):
@@ -113,7 +118,7 @@ def test_an_edited_number_is_noticed_and_mended(tmp_path):
             place = line.start() + number.start()
             copy = tmp_path / "README.md"
             copy.write_text(f"{TEXT[:place]}9{TEXT[place:]}", encoding="utf-8")
-            assert readme.put(copy, [summary.readme_table(GPU, CPU)])
+            assert readme.put(copy, [summary.readme_table(GPU, CPU)], summary.HEADER)
             assert copy.read_text(encoding="utf-8") == TEXT
             copies += 1
     assert copies > 50

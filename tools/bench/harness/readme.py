@@ -84,22 +84,28 @@ def write(path: Path, rows: Rows) -> bool:
     return put(path, tables(rows))
 
 
-def put(path: Path, found: Sequence[str]) -> bool:
-    """Put tables into a file in place of those with the same header; tell if it changed."""
+def put(path: Path, found: Sequence[str], start: str | None = None) -> bool:
+    """Put tables into a file in place of those with the same header; tell if it changed.
+
+    Args:
+        path: of the file.
+        found: the tables.
+        start: how the header begins, if it may have changed; None: it is the same.
+    """
     old = path.read_text(encoding="utf-8")
     new = old
     for table in found:
-        new = _replace(new, table, path)
+        new = _replace(new, table, path, start or table.partition("\n")[0])
     path.write_text(new, encoding="utf-8")
     return new != old
 
 
-def _replace(text: str, table: str, path: Path) -> str:
-    header = table.partition("\n")[0]
+def _replace(text: str, table: str, path: Path, start: str) -> str:
     lines = text.split("\n")
-    if lines.count(header) != 1:
-        raise ValueError(f"{path} must have one table with the header {header}")
-    first = last = lines.index(header)
+    headers = [number for number, line in enumerate(lines) if line.startswith(start)]
+    if len(headers) != 1:
+        raise ValueError(f"{path} must have one table with the header {start}")
+    first = last = headers[0]
     while last < len(lines) and lines[last].startswith("|"):
         last += 1
     return "\n".join([*lines[:first], table, *lines[last:]])

@@ -19,6 +19,7 @@ ROLE_WORDS = {OURS: "ours", DENSE: "dense mask", FLEX: "FlexAttention"}
 README_LENGTHS = (32 * KIB, 64 * KIB, 128 * KIB)  # on a GPU
 ON_CPU = 4 * KIB
 NOT_MEASURED = "-"
+HEADER = "| training |"  # how README's begins: lengths that were measured are in its titles
 
 
 class Figures:
