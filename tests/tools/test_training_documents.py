@@ -15,7 +15,7 @@ VOCAB = 100
 @pytest.mark.parametrize("answers", [1, 2, 6])
 @pytest.mark.parametrize(("seqlen", "count"), [(7, 1), (512, 5), (4096, 9), (4097, 2)])
 def test_documents_fill_the_row(seqlen, count, answers):
-    drawn = documents.draw(seqlen, count, answers, 32, [0])
+    drawn = documents.draw(seqlen, count, answers=answers, at_least=32, seed=[0])
     assert sum(one.tokens for one in drawn) == seqlen
     assert len(drawn) <= count
     assert all(one.tokens >= min(32, seqlen) for one in drawn)
@@ -25,21 +25,23 @@ def test_documents_fill_the_row(seqlen, count, answers):
 
 def test_a_row_without_room_for_question_and_answers_is_refused():
     with pytest.raises(ValueError, match="must hold more than 6 tokens; got 6"):
-        documents.draw(6, 1, 6, 1, [0])
+        documents.draw(6, 1, answers=6, at_least=1, seed=[0])
 
 
 def test_short_rows_hold_fewer_documents():
-    assert len(documents.draw(1024, 9, 1, 128, [0])) == 4
+    assert len(documents.draw(1024, 9, answers=1, at_least=128, seed=[0])) == 4
 
 
 def test_the_seed_decides():
-    first, again, other = (documents.draw(4096, 5, 2, 128, seed) for seed in ([1], [1], [2]))
+    first, again, other = (
+        documents.draw(4096, 5, answers=2, at_least=128, seed=seed) for seed in ([1], [1], [2])
+    )
     assert first == again
     assert first != other
 
 
 def test_lengths_follow_the_deciles_between_the_tails():
-    drawn = documents.draw(10**8, 20000, 1, 1, [3])
+    drawn = documents.draw(10**8, 20000, answers=1, at_least=1, seed=[3])
     lengths = np.array([one.tokens for one in drawn])
     found = np.quantile(lengths, documents.LEVELS) / np.median(lengths)
     assert found == pytest.approx(np.array(documents.SFT_LENGTHS) / 585, rel=0.05)
@@ -49,9 +51,8 @@ def test_lengths_follow_the_deciles_between_the_tails():
 def test_rows_are_full_and_masked_as_the_recipe_says(name):
     layout, seqlen = LAYOUTS[name], 2048
     batch = layouts.batch(layout, seqlen, 5, VOCAB)
-    drawn = documents.draw(
-        seqlen, 5, layout.answers, layout.at_least, [layouts.SEED, layout.seed, seqlen, 5]
-    )
+    seed = [layouts.SEED, layout.seed, seqlen, 5]
+    drawn = documents.draw(seqlen, 5, answers=layout.answers, at_least=layout.at_least, seed=seed)
     assert batch["input_ids"].min() >= 1  # no padding
     if layout.answers == 1:
         mask = recipes.sft([one.tokens for one in drawn])

@@ -38,7 +38,9 @@ class Document(NamedTuple):
         return self.question + sum(self.answers)
 
 
-def draw(seqlen: int, count: int, answers: int, at_least: int, seed: list[int]) -> list[Document]:
+def draw(
+    seqlen: int, count: int, *, answers: int, at_least: int, seed: list[int]
+) -> list[Document]:
     """Return documents that fill a row exactly; the same arguments give the same ones.
 
     Args:

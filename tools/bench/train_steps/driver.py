@@ -77,7 +77,13 @@ class Run:
                 self._end(cell.provider)
             check = self._checks.get(key, {})
             yield rows.make(
-                self._origin, cell, self._sizes, self._device, self._threads, check, answer
+                self._origin,
+                cell,
+                sizes=self._sizes,
+                device=self._device,
+                threads=self._threads,
+                check=check,
+                answer=answer,
             )
 
     def close(self) -> None:

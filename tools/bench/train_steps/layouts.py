@@ -52,7 +52,9 @@ def batch(layout: Layout, seqlen: int, count: int, vocab_size: int) -> Batch:
     gives every token the same probability.
     """
     seed = [SEED, layout.seed, seqlen, count]
-    drawn = documents.draw(seqlen, count, layout.answers, layout.at_least, seed)
+    drawn = documents.draw(
+        seqlen, count, answers=layout.answers, at_least=layout.at_least, seed=seed
+    )
     random = np.random.default_rng(seed)
 
     def tokens(length: int) -> np.ndarray:

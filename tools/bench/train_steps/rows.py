@@ -81,6 +81,7 @@ CHECK_COLUMNS = ("checked_seqlen", "checked", "error", "allowed", "loss_error", 
 def make(
     origin: Source,
     cell: TrainCell,
+    *,
     sizes: StackSizes,
     device: str,
     threads: int,

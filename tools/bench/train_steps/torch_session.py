@@ -86,12 +86,10 @@ class Session:
     ) -> dict[str, Any]:
         stack = self._stack(sizes, layout)
         trained = list(stack.trained().values())
-        fused = self.place == "cuda"
-        optimizer = torch.optim.AdamW(trained, lr=LEARNING_RATE, fused=fused)
+        optimizer = torch.optim.AdamW(trained, LEARNING_RATE, fused=self.place == "cuda")
         batches = [self._batch(sizes, layout, seqlen, count) for count in layouts.DOCUMENT_COUNTS]
-        losses: list[torch.Tensor] = []
 
-        def step(number: int) -> float:
+        def step(number: int) -> tuple[float, torch.Tensor]:
             self._synchronize()
             start = time.perf_counter()
             batch = batches[number % len(batches)]
@@ -100,23 +98,21 @@ class Session:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
             self._synchronize()
-            losses.append(loss.detach())
-            return time.perf_counter() - start
+            return time.perf_counter() - start, loss.detach()
 
-        first = step(0)
-        seconds, warm_ups = [], 1
-        if first > VERY_SLOW:
-            seconds, warm_ups = [first], 0
-        else:
+        first, loss = step(0)
+        seconds, warm_ups = [first], 0
+        if first <= VERY_SLOW:
             self._reset_peak()
-            seconds = [step(number) for number in range(1 if first > SLOW else turns)]
+            count = 1 if first > SLOW else turns
+            seconds, warm_ups = [step(number)[0] for number in range(count)], 1
         return {
             "status": "ok",
             "kernel": self.attention.kernel,
             "warm_ups": warm_ups,
             "seconds": seconds,
             "peak_bytes": self._peak(),
-            "loss": float(losses[0]),
+            "loss": float(loss),
             **self._machine(),
         }
 
