@@ -63,6 +63,10 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
       init(shared->grad_out_full[i], shared->grad_out_empty[i], kConsumerWarps);
     }
     for (int i = 0; i < kListEntries; ++i) init(shared->entry_full[i], shared->entry_empty[i], 1);
+    for (int i = 0; i < kSlots; ++i) {
+      ptx::MbarrierInit(ptx::SharedAddress(&shared->grad_scores_full[i]), kConsumerWarps);
+      ptx::MbarrierInit(ptx::SharedAddress(&shared->grad_scores_empty[i]), kConsumerWarps);
+    }
     init(shared->key_full, shared->key_empty, kConsumerWarps);
     init(shared->value_full, shared->value_empty, kConsumerWarps);
     ptx::MbarrierInitFence();
