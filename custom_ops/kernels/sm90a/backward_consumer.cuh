@@ -39,6 +39,7 @@ class BackwardConsumer {
         thread_(static_cast<int>(threadIdx.x) % kWarpgroup) {}
 
   __device__ __forceinline__ void Run() {
+    if (group_ == Config::kGroups - 1) PassTurn();
     for (uint32_t count = 0;; ++count) {
       ptx::MbarrierWait(ptx::SharedAddress(&shared_->key_full), count % 2);
       if (shared_->items[count % 2].key_begin == kNoMoreItems) break;
@@ -150,17 +151,16 @@ class BackwardConsumer {
     ptx::WgmmaCommit();
     ptx::WgmmaWait<0>();
     ptx::WgmmaPin(scores);
-    int steps = 0;  // 2 is any number beyond 1
+    bool first = true;
     while (true) {
       const int query_stage = query_.stage;
       const int grad_out_stage = grad_out_.stage;
-      const int slot = slot_.stage;
       const uint32_t flags = shared_->steps[query_stage].flags;
       const bool last = (flags & kLastStep) != 0;
       const bool partial = (flags & kPartialStep) != 0;
       ptx::MbarrierWait(ptx::SharedAddress(&shared_->grad_out_full[grad_out_stage]),
                         grad_out_.parity);
-      if (steps == 0) ptx::MbarrierWait(ptx::SharedAddress(&shared_->value_full), parity);
+      if (first) ptx::MbarrierWait(ptx::SharedAddress(&shared_->value_full), parity);
       Define(grads);
       ptx::WgmmaFence();
       MultiplyByRows(shared_->value, GradOut(grad_out_stage), grads);
@@ -175,8 +175,6 @@ class BackwardConsumer {
       } else {
         ExponentiateScores(query_stage, scores);
       }
-      // Only now, as the fence waits for the stores to shared memory.
-      if (steps > 1) PostGradQuery(slot);
       ptx::WgmmaWait<0>();
       ptx::WgmmaPin(grads);
       if (last) Arrive(shared_->value_empty);
@@ -185,63 +183,56 @@ class BackwardConsumer {
       } else {
         FormGradScores<false>(grad_out_stage, scores, grads, masked, weights, cells);
       }
+      // Before the products are issued: stores would wait for their reads of shared memory.
       StoreGradScores(query_stage, cells);
 
-      ptx::WgmmaFence();
-      AddProduct(weights, GradOut(grad_out_stage), steps != 0, grad_value);
-      AddProduct(cells, Query(query_stage), steps != 0, grad_key);
-      ptx::WgmmaCommit();
+      TakeTurn();
       // In the first step this yields nothing of use.
-      if (steps != 0) WaitForGradScores(slot ^ 1, slot == 0 ? slot_.parity ^ 1 : slot_.parity);
+      if (!first) WaitForGradScores(before_);
       Define(grad_query);
       ptx::WgmmaFence();
-      MultiplyByKeys(slot ^ 1, grad_query);
+      MultiplyByKeys(before_.stage, grad_query);
+      ptx::WgmmaCommit();
+      ptx::WgmmaFence();
+      AddProduct(weights, GradOut(grad_out_stage), !first, grad_value);
+      AddProduct(cells, Query(query_stage), !first, grad_key);
       ptx::WgmmaCommit();
       query_.Advance();
       grad_out_.Advance();
       ptx::WgmmaWait<1>();
+      ptx::WgmmaPin(grad_query);
+      if (!first) HandOutGradQuery(before_.stage, grad_query);
+      ptx::WgmmaWait<0>();
       ptx::WgmmaPin(grad_value);
       ptx::WgmmaPin(grad_key);
       Arrive(shared_->query_empty[query_stage]);
       Arrive(shared_->grad_out_empty[grad_out_stage]);
-      // Behind the last step this yields nothing of use, from a query that may be on its way: a
-      // branch here would have ptxas wait for every product.
-      if (!last) {
-        ptx::MbarrierWait(ptx::SharedAddress(&shared_->query_full[query_.stage]), query_.parity);
-      }
+      before_ = slot_;
+      slot_.Advance();
+      first = false;
+      if (last) break;
+      ptx::MbarrierWait(ptx::SharedAddress(&shared_->query_full[query_.stage]), query_.parity);
       Define(scores);
       ptx::WgmmaFence();
       MultiplyByRows(shared_->key, Query(query_.stage), scores);
       ptx::WgmmaCommit();
-      ptx::WgmmaWait<1>();
-      ptx::WgmmaPin(grad_query);
-      if (steps != 0) {
-        Arrive(shared_->grad_scores_empty[slot ^ 1]);
-        StageGradQuery(grad_query);
-      }
+      PassTurn();
       ptx::WgmmaWait<0>();
       ptx::WgmmaPin(scores);
-      steps = min(steps + 1, 2);
-      if (last) break;
-      slot_.Advance();
     }
 
-    const int slot = slot_.stage;
-    if (steps > 1) PostGradQuery(slot ^ 1);
-    WaitForGradScores(slot, slot_.parity);
+    PassTurn();
+    StageKeySums(grad_value, 1.0f);  // first, as the other group may be behind
+    Post({{}, JobKind::kStoreGradValue});
+    WaitForGradScores(before_);
     Define(grad_query);
     ptx::WgmmaFence();
-    MultiplyByKeys(slot, grad_query);
+    MultiplyByKeys(before_.stage, grad_query);
     ptx::WgmmaCommit();
     ptx::WgmmaWait<0>();
     ptx::WgmmaPin(grad_query);
-    Arrive(shared_->grad_scores_empty[slot]);
     Arrive(shared_->key_empty);
-    slot_.Advance();
-    StageGradQuery(grad_query);
-    PostGradQuery(slot);
-    StageKeySums(grad_value, 1.0f);
-    Post({{}, JobKind::kStoreGradValue});
+    HandOutGradQuery(before_.stage, grad_query);
     StageKeySums(grad_key, args_.softmax_scale);
     Post({{}, JobKind::kStoreGradKey});
   }
@@ -324,8 +315,18 @@ class BackwardConsumer {
     Arrive(shared_->grad_scores_full[slot_.stage]);
   }
 
-  __device__ __forceinline__ void WaitForGradScores(int slot, uint32_t parity) const {
-    ptx::MbarrierWait(ptx::SharedAddress(&shared_->grad_scores_full[slot]), parity);
+  __device__ __forceinline__ void WaitForGradScores(const RingPlace<kSlots>& slot) const {
+    ptx::MbarrierWait(ptx::SharedAddress(&shared_->grad_scores_full[slot.stage]), slot.parity);
+  }
+
+  // The groups issue their products in turn: while one has the tensor cores, the other computes
+  // weights. Without turns they may fall in step.
+  __device__ __forceinline__ void TakeTurn() const {
+    ptx::NamedBarrierSync(kTurn + group_, Config::kGroups * kWarpgroup);
+  }
+
+  __device__ __forceinline__ void PassTurn() const {
+    ptx::NamedBarrierArrive(kTurn + (group_ ^ 1), Config::kGroups * kWarpgroup);
   }
 
   __device__ __forceinline__ uint32_t WaitForStaging() const {
@@ -373,8 +374,11 @@ class BackwardConsumer {
     ptx::NamedBarrierArrive(kStagingFull + group_, kStagingThreads);
   }
 
-  // With the share of grad_query of the step whose dS was in the slot.
-  __device__ __forceinline__ void PostGradQuery(int slot) const {
+  // The share of grad_query of the step whose dS was in the slot, to the reducer.
+  __device__ __forceinline__ void HandOutGradQuery(
+      int slot, const float (&grad_query)[Config::kGroupSums]) const {
+    Arrive(shared_->grad_scores_empty[slot]);
+    StageGradQuery(grad_query);
     Post({shared_->stored[group_][slot], JobKind::kAddGradQuery});
   }
 
@@ -384,7 +388,8 @@ class BackwardConsumer {
   int thread_;
   RingPlace<Config::kQueryStages> query_;
   RingPlace<Config::kGradOutStages> grad_out_;
-  RingPlace<kSlots> slot_;  // of dS
+  RingPlace<kSlots> slot_;    // of dS of this step
+  RingPlace<kSlots> before_;  // and of the step before
 };
 
 }  // namespace flashmask::sm90a

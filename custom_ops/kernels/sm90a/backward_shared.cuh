@@ -89,6 +89,7 @@ struct BackwardShared {
 enum NamedBarrier : int {
   kStagingFree = 1,  // and 2: a reducer warp and its group
   kStagingFull = 3,  // and 4
+  kTurn = 5,         // and 6: both groups; the group may issue its products
 };
 constexpr int kStagingThreads = kWarpgroup + kWarp;
 
