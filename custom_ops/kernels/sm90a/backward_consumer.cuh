@@ -68,7 +68,9 @@ class BackwardConsumer {
     return ptx::SharedAddress(shared_->grad_scores) + slot * (Config::kKeys * kRows * 2);
   }
 
+  // Once all lanes have read what the barrier gives away.
   __device__ __forceinline__ void Arrive(const uint64_t& barrier) const {
+    __syncwarp();
     if (Lane() == 0) ptx::MbarrierArrive(ptx::SharedAddress(&barrier));
   }
 
@@ -311,7 +313,6 @@ class BackwardConsumer {
     }
     ptx::FenceProxyAsync();
     if (thread_ == 0) shared_->stored[group_][slot_.stage] = shared_->steps[stage];
-    __syncwarp();
     Arrive(shared_->grad_scores_full[slot_.stage]);
   }
 
