@@ -96,9 +96,11 @@ def test_calls_on_two_streams_give_the_bits_of_each_alone(head_dim, rng, seed):
             assert_same_bits(mine, right)
 
 
-def test_gradients_of_keys_and_values_are_those_of_the_usual_backward(rng):
+# The Hopper kernels take rows in another order if results must be deterministic.
+def test_sm80_gradients_of_keys_and_values_are_those_of_the_usual_backward(rng):
     call = random_call(paper_mask("share_question", rng, 3000), length=3000, head_dim=128)
-    ours, usual = call.gradients(), call.gradients(deterministic=False)
+    with gpu.only_kernels("sm80"):
+        ours, usual = call.gradients(), call.gradients(deterministic=False)
     assert_same_bits(ours[1:] + ours[1:2], usual[1:] + usual[1:2])
 
 

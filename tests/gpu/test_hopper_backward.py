@@ -54,7 +54,7 @@ def test_deterministic_gradients_match_dense_and_repeat_to_the_bit(name, head_di
 @pytest.mark.parametrize("name", ["causal", "global_and_window", "causal_documents", "gap"])
 def test_deterministic_gradients_of_many_key_blocks_repeat_to_the_bit(name, rng):
     rows, columns = (8500, 8500)
-    case = AttentionCase(seqlen_q=rows, seqlen_k=columns, num_heads=3, head_dim=128)
+    case = AttentionCase(seqlen_q=rows, seqlen_k=columns, num_heads=3, num_heads_k=3, head_dim=128)
     inputs = random_inputs(case, rng)
     if name == "gap":  # rows see the first and the last keys only
         indices = np.zeros((1, 1, columns, 4), np.int32)

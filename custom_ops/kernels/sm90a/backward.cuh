@@ -14,12 +14,18 @@
 //                 grad_key and grad_value, from staging to the copy engine
 //   1, 2          each owns 64 keys. A step i of rows:
 //                   S^T = K Q^T              issued at the end of step i - 1
-//                   dP^T = V dO^T            then dK += dS^T Q of step i - 1, both under way while
-//                   P^T = exp2(S^T - lse)    masked by runs of bits where the step is partial
-//                   dS^T = P^T (dP^T - delta)  to shared memory, and as 16-bit operand in registers
-//                   dV += P^T dO
-//                   dQ = dS K                after both groups stored dS; each half of it
-//                 so that the tensor cores have products of one kind or the other all along.
+//                   dP^T = V dO^T            under way while
+//                   P^T = exp2(S^T - lse)
+//                   dS^T = P^T (dP^T - delta)  masked by runs of bits where the step is partial; to
+//                                            shared memory and, like P^T, to operands in registers
+//                   dQ = dS K of step i - 1  half of it each, of both groups' keys
+//                   dV += P^T dO, dK += dS^T Q
+//                 The products from dQ to the next S^T are issued in turns: while one group has the
+//                 tensor cores, the other computes weights. dQ is a step late, so that neither
+//                 waits for the other's dS.
+//
+// What limits it, beside power, is the way to shared memory, 128 bytes a cycle: of the 3300 cycles
+// or so of a step the operands of its products take 2000, dS, dQ and the loads another 900.
 //
 // Shared memory: key, value; query in 3 stages with its lse, the step's place and, for a partial
 // step, the bounds of the keys; grad_out in 2 with delta; dS in 2; staging of half a dQ per group.
@@ -63,6 +69,10 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
       init(shared->grad_out_full[i], shared->grad_out_empty[i], kConsumerWarps);
     }
     for (int i = 0; i < kListEntries; ++i) init(shared->entry_full[i], shared->entry_empty[i], 1);
+    for (int i = 0; i < kSlots; ++i) {
+      ptx::MbarrierInit(ptx::SharedAddress(&shared->grad_scores_full[i]), kConsumerWarps);
+      ptx::MbarrierInit(ptx::SharedAddress(&shared->grad_scores_empty[i]), kConsumerWarps);
+    }
     init(shared->key_full, shared->key_empty, kConsumerWarps);
     init(shared->value_full, shared->value_empty, kConsumerWarps);
     ptx::MbarrierInitFence();

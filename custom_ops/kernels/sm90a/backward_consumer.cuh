@@ -39,12 +39,14 @@ class BackwardConsumer {
         thread_(static_cast<int>(threadIdx.x) % kWarpgroup) {}
 
   __device__ __forceinline__ void Run() {
+    if (group_ == Config::kGroups - 1) PassTurn();
     for (uint32_t count = 0;; ++count) {
       ptx::MbarrierWait(ptx::SharedAddress(&shared_->key_full), count % 2);
       if (shared_->items[count % 2].key_begin == kNoMoreItems) break;
       RunItem(count % 2);
     }
-    Post(JobKind::kExit, 0);
+    WaitForStaging();
+    Post({{}, JobKind::kExit});
   }
 
  private:
@@ -66,7 +68,9 @@ class BackwardConsumer {
     return ptx::SharedAddress(shared_->grad_scores) + slot * (Config::kKeys * kRows * 2);
   }
 
+  // Once all lanes have read what the barrier gives away.
   __device__ __forceinline__ void Arrive(const uint64_t& barrier) const {
+    __syncwarp();
     if (Lane() == 0) ptx::MbarrierArrive(ptx::SharedAddress(&barrier));
   }
 
@@ -106,26 +110,6 @@ class BackwardConsumer {
     }
   }
 
-  // The same with dS of this group's keys in shared memory.
-  __device__ __forceinline__ void AddGradKey(int slot,
-                                             uint32_t rows,
-                                             bool keep,
-                                             float (&sums)[kKeySums]) const {
-    const uint64_t left =
-        ptx::SwizzledTile(GradScores(slot) + group_ * kGroupBlock, kUnusedDistance);
-    const uint64_t right = ptx::SwizzledTile(rows, kRowBlock);
-#pragma unroll
-    for (int k = 0; k < kRows / kWgmmaDepth; ++k) {
-      const int block = k / kStepsPerBlock;
-      const int in_line = k % kStepsPerBlock * kStepBytes;
-      ptx::WgmmaShared<Element, kHeadDim, false, true>(
-          sums,
-          ptx::Shift(left, block * kKeyBlock + in_line),
-          ptx::Shift(right, k * kDepthRows),
-          k != 0 || keep);
-    }
-  }
-
   // This group's part of dS K: at head dim 128 half of the columns, at 64 half of the rows.
   __device__ __forceinline__ void MultiplyByKeys(int slot, float (&result)[32]) const {
     constexpr bool kHalfColumns = kHeadDim == 128;
@@ -152,23 +136,6 @@ class BackwardConsumer {
     for (int i = 0; i < kCount; ++i) asm volatile("" : "=f"(values[i]));
   }
 
-  // grad_value += weights^T grad_out, and once both groups stored dS the share of grad_query; two
-  // groups of products that are not waited for.
-  __device__ __forceinline__ void AddWeighted(const uint32_t (&weights)[kScores / 2],
-                                              int grad_out_stage,
-                                              int slot,
-                                              bool keep,
-                                              float (&grad_value)[kKeySums],
-                                              float (&grad_query)[Config::kGroupSums]) const {
-    ptx::WgmmaFence();
-    AddProduct(weights, GradOut(grad_out_stage), keep, grad_value);
-    ptx::WgmmaCommit();
-    ptx::FenceProxyAsync();
-    ptx::NamedBarrierSync(kGradScoresStored, Config::kGroups * kWarpgroup);
-    MultiplyByKeys(slot, grad_query);
-    ptx::WgmmaCommit();
-  }
-
   __device__ __forceinline__ void RunItem(uint32_t parity) {
     float grad_key[kKeySums];
     float grad_value[kKeySums];
@@ -176,10 +143,10 @@ class BackwardConsumer {
     float grads[kScores];
     float grad_query[Config::kGroupSums];
     uint32_t weights[kScores / 2];
+    uint32_t cells[kScores / 2];
     Define(grad_key);
     Define(grad_value);
     Define(scores);
-    Define(grad_query);
     ptx::MbarrierWait(ptx::SharedAddress(&shared_->query_full[query_.stage]), query_.parity);
     ptx::WgmmaFence();
     MultiplyByRows(shared_->key, Query(query_.stage), scores);
@@ -187,26 +154,20 @@ class BackwardConsumer {
     ptx::WgmmaWait<0>();
     ptx::WgmmaPin(scores);
     bool first = true;
-    int before = 0;  // query stage of the step before
-    int slot = 0;
     while (true) {
       const int query_stage = query_.stage;
       const int grad_out_stage = grad_out_.stage;
       const uint32_t flags = shared_->steps[query_stage].flags;
       const bool last = (flags & kLastStep) != 0;
+      const bool partial = (flags & kPartialStep) != 0;
       ptx::MbarrierWait(ptx::SharedAddress(&shared_->grad_out_full[grad_out_stage]),
                         grad_out_.parity);
       if (first) ptx::MbarrierWait(ptx::SharedAddress(&shared_->value_full), parity);
+      Define(grads);
       ptx::WgmmaFence();
       MultiplyByRows(shared_->value, GradOut(grad_out_stage), grads);
       ptx::WgmmaCommit();
-      ptx::WgmmaFence();
-      // In the first step this yields nothing of use, which the next step's sum then replaces.
-      AddGradKey(slot ^ 1, Query(first ? query_stage : before), keep_key_, grad_key);
-      ptx::WgmmaCommit();
-      keep_key_ = !first;
 
-      const bool partial = (flags & kPartialStep) != 0;
       uint32_t masked[2] = {0, 0};
       // In both branches, so that they are done there: behind one branch ptxas puts some off until
       // after the wait, and without any it moves the wait before them.
@@ -216,58 +177,66 @@ class BackwardConsumer {
       } else {
         ExponentiateScores(query_stage, scores);
       }
-      // Only now, as the fence waits for the stores to shared memory.
-      if (!first) Post(JobKind::kAddGradQuery, before);
-      ptx::WgmmaWait<1>();
+      ptx::WgmmaWait<0>();
       ptx::WgmmaPin(grads);
       if (last) Arrive(shared_->value_empty);
       if (partial) {
-        FormGradScores<true>(grad_out_stage, slot, scores, grads, masked, weights);
+        FormGradScores<true>(grad_out_stage, scores, grads, masked, weights, cells);
       } else {
-        FormGradScores<false>(grad_out_stage, slot, scores, grads, masked, weights);
+        FormGradScores<false>(grad_out_stage, scores, grads, masked, weights, cells);
       }
-      ptx::WgmmaWait<0>();
-      ptx::WgmmaPin(grad_key);
-      if (!first) Arrive(shared_->query_empty[before]);
+      // Before the products are issued: stores would wait for their reads of shared memory.
+      StoreGradScores(query_stage, cells);
 
-      before = query_stage;
+      TakeTurn();
+      // In the first step this yields nothing of use.
+      if (!first) WaitForGradScores(before_);
+      Define(grad_query);
+      ptx::WgmmaFence();
+      MultiplyByKeys(before_.stage, grad_query);
+      ptx::WgmmaCommit();
+      ptx::WgmmaFence();
+      AddProduct(weights, GradOut(grad_out_stage), !first, grad_value);
+      AddProduct(cells, Query(query_stage), !first, grad_key);
+      ptx::WgmmaCommit();
       query_.Advance();
+      grad_out_.Advance();
+      ptx::WgmmaWait<1>();
+      ptx::WgmmaPin(grad_query);
+      if (!first) HandOutGradQuery(before_.stage, grad_query);
+      ptx::WgmmaWait<0>();
+      ptx::WgmmaPin(grad_value);
+      ptx::WgmmaPin(grad_key);
+      Arrive(shared_->query_empty[query_stage]);
+      Arrive(shared_->grad_out_empty[grad_out_stage]);
+      before_ = slot_;
+      slot_.Advance();
+      first = false;
       if (last) break;
       ptx::MbarrierWait(ptx::SharedAddress(&shared_->query_full[query_.stage]), query_.parity);
-      AddWeighted(weights, grad_out_stage, slot, !first, grad_value, grad_query);
+      Define(scores);
+      ptx::WgmmaFence();
       MultiplyByRows(shared_->key, Query(query_.stage), scores);
       ptx::WgmmaCommit();
-      ptx::WgmmaWait<1>();
-      ptx::WgmmaPin(grad_value);
-      ptx::WgmmaPin(grad_query);
-      Arrive(shared_->grad_out_empty[grad_out_stage]);
-      grad_out_.Advance();
-      StageGradQuery(grad_query);
+      PassTurn();
       ptx::WgmmaWait<0>();
       ptx::WgmmaPin(scores);
-      first = false;
-      slot ^= 1;
     }
 
-    AddWeighted(weights, grad_out_.stage, slot, !first, grad_value, grad_query);
-    AddGradKey(slot, Query(before), keep_key_, grad_key);
+    PassTurn();
+    StageKeySums(grad_value, 1.0f);  // first, as the other group may be behind
+    Post({{}, JobKind::kStoreGradValue});
+    WaitForGradScores(before_);
+    Define(grad_query);
+    ptx::WgmmaFence();
+    MultiplyByKeys(before_.stage, grad_query);
     ptx::WgmmaCommit();
-    keep_key_ = false;
-    ptx::WgmmaWait<1>();
-    ptx::WgmmaPin(grad_value);
+    ptx::WgmmaWait<0>();
     ptx::WgmmaPin(grad_query);
     Arrive(shared_->key_empty);
-    Arrive(shared_->grad_out_empty[grad_out_.stage]);
-    grad_out_.Advance();
-    StageGradQuery(grad_query);
-    Post(JobKind::kAddGradQuery, before);
-    StageKeySums(grad_value, 1.0f);
-    Post(JobKind::kStoreGradValue, before);
-    ptx::WgmmaWait<0>();
-    ptx::WgmmaPin(grad_key);
-    Arrive(shared_->query_empty[before]);
+    HandOutGradQuery(before_.stage, grad_query);
     StageKeySums(grad_key, args_.softmax_scale);
-    Post(JobKind::kStoreGradKey, before);
+    Post({{}, JobKind::kStoreGradKey});
   }
 
   // Scores to weights, masked ones too.
@@ -294,48 +263,71 @@ class BackwardConsumer {
     }
   }
 
-  // Rounds the weights to operands, and stores the gradients of the scores. Masked cells become 0
-  // only here, in pairs: whatever their scores and gradients were, infinite or no numbers.
+  // Rounds the weights, and the gradients of the scores, to operands. Masked cells become 0 only
+  // here, in pairs: whatever their scores and gradients were, infinite or no numbers.
   template <bool kPartial>
   __device__ __forceinline__ void FormGradScores(int stage,
-                                                 int slot,
                                                  const float (&scores)[kScores],
                                                  const float (&grads)[kScores],
                                                  const uint32_t (&masked)[2],
-                                                 uint32_t (&weights)[kScores / 2]) const {
+                                                 uint32_t (&weights)[kScores / 2],
+                                                 uint32_t (&cells)[kScores / 2]) const {
     const float* terms = shared_->delta[stage] + Lane() % 4 * 2;
+#pragma unroll
+    for (int j = 0; j < kRows / 8; ++j) {
+      const float2 delta = *reinterpret_cast<const float2*>(terms + 8 * j);
+#pragma unroll
+      for (int key = 0; key < 2; ++key) {
+        const float* p = scores + 4 * j + 2 * key;
+        const float* d = grads + 4 * j + 2 * key;
+        uint32_t weight = Pack<Element>(p[0], p[1]);
+        uint32_t cell = Pack<Element>(p[0] * (d[0] - delta.x), p[1] * (d[1] - delta.y));
+        if constexpr (kPartial) {
+          const uint32_t hidden = SpreadPair(masked[key], j);
+          weight &= ~hidden;
+          cell &= ~hidden;
+        }
+        weights[2 * j + key] = weight;
+        cells[2 * j + key] = cell;
+      }
+    }
+  }
+
+  // To this group's keys of the slot, once both groups have read what was there; `stage` is the
+  // query stage of the step.
+  __device__ __forceinline__ void StoreGradScores(int stage,
+                                                  const uint32_t (&cells)[kScores / 2]) const {
+    ptx::MbarrierWait(ptx::SharedAddress(&shared_->grad_scores_empty[slot_.stage]),
+                      slot_.parity ^ 1);
     const int row = Lane() % 16;
     const uint32_t to =
-        GradScores(slot) + group_ * kGroupBlock + (thread_ / kWarp * 16 + row) * kSwizzleBytes;
+        GradScores(slot_.stage) + group_ * kGroupBlock + (thread_ / kWarp * 16 + row) * kSwizzleBytes;
 #pragma unroll
     for (int i = 0; i < kRows / kWgmmaDepth; ++i) {
-      uint32_t cells[4];
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int j = 2 * i + half;
-        const float2 delta = *reinterpret_cast<const float2*>(terms + 8 * j);
-#pragma unroll
-        for (int key = 0; key < 2; ++key) {
-          const float* p = scores + 4 * j + 2 * key;
-          const float* d = grads + 4 * j + 2 * key;
-          uint32_t weight = Pack<Element>(p[0], p[1]);
-          uint32_t cell = Pack<Element>(p[0] * (d[0] - delta.x), p[1] * (d[1] - delta.y));
-          if constexpr (kPartial) {
-            const uint32_t hidden = SpreadPair(masked[key], j);
-            weight &= ~hidden;
-            cell &= ~hidden;
-          }
-          weights[2 * j + key] = weight;
-          cells[2 * half + key] = cell;
-        }
-      }
       const int chunk = 2 * i % 8 + Lane() / 16;
       ptx::StMatrixX4(to + 2 * i / 8 * kKeyBlock + ((chunk ^ row % 8) * 16),
-                      cells[0],
-                      cells[1],
-                      cells[2],
-                      cells[3]);
+                      cells[4 * i],
+                      cells[4 * i + 1],
+                      cells[4 * i + 2],
+                      cells[4 * i + 3]);
     }
+    ptx::FenceProxyAsync();
+    if (thread_ == 0) shared_->stored[group_][slot_.stage] = shared_->steps[stage];
+    Arrive(shared_->grad_scores_full[slot_.stage]);
+  }
+
+  __device__ __forceinline__ void WaitForGradScores(const RingPlace<kSlots>& slot) const {
+    ptx::MbarrierWait(ptx::SharedAddress(&shared_->grad_scores_full[slot.stage]), slot.parity);
+  }
+
+  // The groups issue their products in turn: while one has the tensor cores, the other computes
+  // weights. Without turns they may fall in step.
+  __device__ __forceinline__ void TakeTurn() const {
+    ptx::NamedBarrierSync(kTurn + group_, Config::kGroups * kWarpgroup);
+  }
+
+  __device__ __forceinline__ void PassTurn() const {
+    ptx::NamedBarrierArrive(kTurn + (group_ ^ 1), Config::kGroups * kWarpgroup);
   }
 
   __device__ __forceinline__ uint32_t WaitForStaging() const {
@@ -375,25 +367,30 @@ class BackwardConsumer {
     }
   }
 
-  // Hands the staging to the reducer; `stage` is the query stage of the step.
-  __device__ __forceinline__ void Post(JobKind kind, int stage) const {
-    if (kind == JobKind::kExit) WaitForStaging();
+  // Hands the staging to the reducer.
+  __device__ __forceinline__ void Post(const Job& job) const {
     ptx::FenceProxyAsync();
-    if (thread_ == 0) {
-      const StepInfo step = shared_->steps[stage];
-      shared_->jobs[group_] = {step.tile, kind, step.mask_step, step.flags};
-    }
+    if (thread_ == 0) shared_->jobs[group_] = job;
     __syncwarp();
     ptx::NamedBarrierArrive(kStagingFull + group_, kStagingThreads);
+  }
+
+  // The share of grad_query of the step whose dS was in the slot, to the reducer.
+  __device__ __forceinline__ void HandOutGradQuery(
+      int slot, const float (&grad_query)[Config::kGroupSums]) const {
+    Arrive(shared_->grad_scores_empty[slot]);
+    StageGradQuery(grad_query);
+    Post({shared_->stored[group_][slot], JobKind::kAddGradQuery});
   }
 
   const BackwardArguments& args_;
   Shared* shared_;
   int group_;
   int thread_;
-  bool keep_key_ = false;
   RingPlace<Config::kQueryStages> query_;
   RingPlace<Config::kGradOutStages> grad_out_;
+  RingPlace<kSlots> slot_;    // of dS of this step
+  RingPlace<kSlots> before_;  // and of the step before
 };
 
 }  // namespace flashmask::sm90a

@@ -302,9 +302,9 @@ class BackwardReducer {
         if (lane_ == 0) StoreKeys(job.kind, item);
         if (job.kind == JobKind::kStoreGradKey) item_parity_ ^= 1;  // the item's last job
       } else if (args_.order.live_blocks == nullptr) {
-        if (lane_ == 0) AddGradQuery(job.tile);
+        if (lane_ == 0) AddGradQuery(job.step.tile);
       } else {
-        AddInOrder(job, item.key_begin / Config::kKeys);
+        AddInOrder(job.step, item.key_begin / Config::kKeys);
       }
       __syncwarp();
     }
@@ -323,15 +323,15 @@ class BackwardReducer {
   }
 
   // Adds after the live key block before this one, and tells the next.
-  __device__ __forceinline__ void AddInOrder(const Job& job, int32_t block) {
-    if ((job.flags & kDeadStep) != 0) return;
-    const int32_t before = LiveBlockBefore(job.mask_step, block);
+  __device__ __forceinline__ void AddInOrder(const StepInfo& step, int32_t block) {
+    if ((step.flags & kDeadStep) != 0) return;
+    const int32_t before = LiveBlockBefore(step.mask_step, block);
     if (lane_ != 0) return;
-    int32_t* last_added = args_.order.last_added + int64_t{job.tile} * Config::kGroups + group_;
+    int32_t* last_added = args_.order.last_added + int64_t{step.tile} * Config::kGroups + group_;
     while (LoadAcquire(last_added) != before + 1) {
     }
     FenceProxyGlobal();
-    AddGradQuery(job.tile);
+    AddGradQuery(step.tile);
     ptx::BulkWait<0>();
     FenceProxyGlobal();
     StoreRelease(last_added, block + 1);

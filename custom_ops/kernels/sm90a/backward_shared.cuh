@@ -46,11 +46,11 @@ enum class JobKind : int32_t { kAddGradQuery, kStoreGradKey, kStoreGradValue, kE
 
 // What a reducer warp is to do with a group's staging.
 struct alignas(16) Job {
-  int32_t tile;
+  StepInfo step;  // of kAddGradQuery
   JobKind kind;
-  int32_t mask_step;
-  uint32_t flags;
 };
+
+constexpr int kSlots = 2;  // of dS
 
 template <typename Config>
 struct BackwardShared {
@@ -61,19 +61,22 @@ struct BackwardShared {
   alignas(1024) Element value[kTile];
   alignas(1024) Element query[Config::kQueryStages][kRowTile];
   alignas(1024) Element grad_out[Config::kGradOutStages][kRowTile];
-  alignas(1024) Element grad_scores[2][Config::kKeys * Config::kRows];  // [rows / 64][key][64]
+  alignas(1024) Element grad_scores[kSlots][Config::kKeys * Config::kRows];  // [rows / 64][key][64]
   alignas(1024) float staging[Config::kGroups][kRowTile / Config::kGroups];
   alignas(128) int4 bounds[Config::kQueryStages][Config::kKeys];
   alignas(128) float lse_log2[Config::kQueryStages][Config::kRows];
   alignas(128) float delta[Config::kGradOutStages][Config::kRows];
   StepInfo steps[Config::kQueryStages];
   ItemInfo items[2];
+  StepInfo stored[Config::kGroups][kSlots];  // the steps whose dS is in the slots
   Job jobs[Config::kGroups];
   ListEntry entries[kListEntries];
   alignas(8) uint64_t query_full[Config::kQueryStages];
   alignas(8) uint64_t query_empty[Config::kQueryStages];
   alignas(8) uint64_t grad_out_full[Config::kGradOutStages];
   alignas(8) uint64_t grad_out_empty[Config::kGradOutStages];
+  alignas(8) uint64_t grad_scores_full[kSlots];
+  alignas(8) uint64_t grad_scores_empty[kSlots];
   alignas(8) uint64_t entry_full[kListEntries];
   alignas(8) uint64_t entry_empty[kListEntries];
   alignas(8) uint64_t key_full;
@@ -84,9 +87,9 @@ struct BackwardShared {
 
 // Numbers of named barriers; 0 is __syncthreads'. A staging is handed to and fro by two of them.
 enum NamedBarrier : int {
-  kGradScoresStored = 1,  // both consumer groups
-  kStagingFree = 2,       // and 3: a reducer warp and its group
-  kStagingFull = 4,       // and 5
+  kStagingFree = 1,  // and 2: a reducer warp and its group
+  kStagingFull = 3,  // and 4
+  kTurn = 5,         // and 6: both groups; the group may issue its products
 };
 constexpr int kStagingThreads = kWarpgroup + kWarp;
 

@@ -18,8 +18,7 @@ const KernelRegistration kRegistration({"sm90a",
                                         nullptr,
                                         Backward<kHeadDim>,
                                         nullptr,
-                                        BackwardWorkspace<kHeadDim>,
-                                        true});
+                                        BackwardWorkspace<kHeadDim>});
 
 }  // namespace
 }  // namespace flashmask::sm90a
