@@ -256,7 +256,7 @@ def rows(width: int) -> torch.Tensor:
 
 BAD_CALLS = {
     "float32": (lambda: capi.forward(*small("float32"), None, True), "dtype float32"),
-    "head_dim 136": (lambda: capi.forward(*small(head_dim=136), None, True), "head_dim 136"),
+    "head_dim 264": (lambda: capi.forward(*small(head_dim=264), None, True), "head_dim 264"),
     "head_dim 12": (lambda: capi.forward(*small(head_dim=12), None, True), "head_dim 12"),
     "width 4, causal": (lambda: capi.forward(*small(), rows(4), True), "index_width must be"),
     "width 1": (lambda: capi.forward(*small(), rows(1), False), "index_width must be"),

@@ -57,32 +57,74 @@ __device__ __forceinline__ uint64_t Shift(uint64_t tile, int bytes) { return til
 #define FLASHMASK_SUMS_32(sums, i)                                                          \
   FLASHMASK_SUMS_8(sums, i), FLASHMASK_SUMS_8(sums, i + 8), FLASHMASK_SUMS_8(sums, i + 16), \
       FLASHMASK_SUMS_8(sums, i + 24)
-#define FLASHMASK_SUMS_64(sums, i) FLASHMASK_SUMS_32(sums, i), FLASHMASK_SUMS_32(sums, i + 32)
+#define FLASHMASK_SUMS_OF_64(sums) FLASHMASK_SUMS_32(sums, 0)
+#define FLASHMASK_SUMS_OF_96(sums) \
+  FLASHMASK_SUMS_32(sums, 0), FLASHMASK_SUMS_8(sums, 32), FLASHMASK_SUMS_8(sums, 40)
+#define FLASHMASK_SUMS_OF_128(sums) FLASHMASK_SUMS_32(sums, 0), FLASHMASK_SUMS_32(sums, 32)
+#define FLASHMASK_SUMS_OF_192(sums) FLASHMASK_SUMS_OF_128(sums), FLASHMASK_SUMS_32(sums, 64)
+#define FLASHMASK_SUMS_OF_256(sums) FLASHMASK_SUMS_OF_192(sums), FLASHMASK_SUMS_32(sums, 96)
 
-#define FLASHMASK_REGISTERS_32                                                       \
+#define FLASHMASK_REGISTERS_OF_64                                                    \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, " \
   "%18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define FLASHMASK_REGISTERS_64                                                       \
-  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, " \
-  "%18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, " \
-  "%34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, " \
-  "%50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define FLASHMASK_REGISTERS_OF_96 \
+  FLASHMASK_REGISTERS_OF_64       \
+  ", "                            \
+  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
+#define FLASHMASK_REGISTERS_OF_128                                                   \
+  FLASHMASK_REGISTERS_OF_64                                                          \
+  ", "                                                                               \
+  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
+  "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define FLASHMASK_REGISTERS_OF_192                                                   \
+  FLASHMASK_REGISTERS_OF_128                                                         \
+  ", "                                                                               \
+  "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, " \
+  "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define FLASHMASK_REGISTERS_OF_256                                                   \
+  FLASHMASK_REGISTERS_OF_192                                                         \
+  ", "                                                                               \
+  "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, " \
+  "%110, %111, %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, "   \
+  "%123, %124, %125, %126, %127"
 
 // N: columns. The numbers after it are those of the operands behind the sums.
-#define FLASHMASK_WGMMA_SHARED(N, TYPE, A, B, KEEP, TA, TB)       \
-  "{\n.reg .pred keep;\nsetp.ne.b32 keep, %" #KEEP                \
-  ", 0;\n"                                                        \
-  "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE \
-  " {" FLASHMASK_REGISTERS(N) "}, %" #A ", %" #B ", keep, 1, 1, %" #TA ", %" #TB ";\n}\n"
-#define FLASHMASK_WGMMA_REGISTERS(N, TYPE, A0, A1, A2, A3, B, KEEP, TB)           \
-  "{\n.reg .pred keep;\nsetp.ne.b32 keep, %" #KEEP                                \
-  ", 0;\n"                                                                        \
-  "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE                 \
-  " {" FLASHMASK_REGISTERS(N) "}, {%" #A0 ", %" #A1 ", %" #A2 ", %" #A3 "}, %" #B \
-                              ", keep, 1, 1, %" #TB ";\n}\n"
-#define FLASHMASK_REGISTERS(N) FLASHMASK_REGISTERS_OF_##N
-#define FLASHMASK_REGISTERS_OF_64 FLASHMASK_REGISTERS_32
-#define FLASHMASK_REGISTERS_OF_128 FLASHMASK_REGISTERS_64
+#define FLASHMASK_WGMMA_SHARED(N, TYPE, A, B, KEEP, TA, TB)                                       \
+  "{\n.reg .pred keep;\nsetp.ne.b32 keep, %" #KEEP                                                \
+  ", 0;\n"                                                                                        \
+  "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" FLASHMASK_REGISTERS_OF_##N \
+      "}, %" #A ", %" #B ", keep, 1, 1, %" #TA ", %" #TB ";\n}\n"
+#define FLASHMASK_WGMMA_REGISTERS(N, TYPE, A0, A1, A2, A3, B, KEEP, TB)                           \
+  "{\n.reg .pred keep;\nsetp.ne.b32 keep, %" #KEEP                                                \
+  ", 0;\n"                                                                                        \
+  "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" FLASHMASK_REGISTERS_OF_##N \
+      "}, {%" #A0 ", %" #A1 ", %" #A2 ", %" #A3 "}, %" #B ", keep, 1, 1, %" #TB ";\n}\n"
+
+// One statement for each type of elements.
+#define FLASHMASK_DO_WGMMA_SHARED(N, ...)                                                   \
+  if constexpr (kBFloat16) {                                                                \
+    asm volatile(                                                                           \
+        FLASHMASK_WGMMA_SHARED(N, "bf16", __VA_ARGS__)                                      \
+        : FLASHMASK_SUMS_OF_##N(sums)                                                       \
+        : "l"(a), "l"(b), "r"(keep), "n"(kTransposedA ? 1 : 0), "n"(kTransposedB ? 1 : 0)); \
+  } else {                                                                                  \
+    asm volatile(                                                                           \
+        FLASHMASK_WGMMA_SHARED(N, "f16", __VA_ARGS__)                                       \
+        : FLASHMASK_SUMS_OF_##N(sums)                                                       \
+        : "l"(a), "l"(b), "r"(keep), "n"(kTransposedA ? 1 : 0), "n"(kTransposedB ? 1 : 0)); \
+  }
+#define FLASHMASK_DO_WGMMA_REGISTERS(N, ...)                                                 \
+  if constexpr (kBFloat16) {                                                                 \
+    asm volatile(                                                                            \
+        FLASHMASK_WGMMA_REGISTERS(N, "bf16", __VA_ARGS__)                                    \
+        : FLASHMASK_SUMS_OF_##N(sums)                                                        \
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "r"(keep), "n"(kTransposedB ? 1 : 0)); \
+  } else {                                                                                   \
+    asm volatile(                                                                            \
+        FLASHMASK_WGMMA_REGISTERS(N, "f16", __VA_ARGS__)                                     \
+        : FLASHMASK_SUMS_OF_##N(sums)                                                        \
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "r"(keep), "n"(kTransposedB ? 1 : 0)); \
+  }
 
 // A tile is transposed if the sum runs over its rows, not over its columns. `keep` is 0 to start
 // sums anew.
@@ -94,29 +136,9 @@ __device__ __forceinline__ void WgmmaShared(float (&sums)[kColumns / 2],
   static_assert(kColumns == 64 || kColumns == 128, "written for these only");
   constexpr bool kBFloat16 = std::is_same_v<Element, __nv_bfloat16>;
   if constexpr (kColumns == 64) {
-    if constexpr (kBFloat16) {
-      asm volatile(
-          FLASHMASK_WGMMA_SHARED(64, "bf16", 32, 33, 34, 35, 36)
-          : FLASHMASK_SUMS_32(sums, 0)
-          : "l"(a), "l"(b), "r"(keep), "n"(kTransposedA ? 1 : 0), "n"(kTransposedB ? 1 : 0));
-    } else {
-      asm volatile(
-          FLASHMASK_WGMMA_SHARED(64, "f16", 32, 33, 34, 35, 36)
-          : FLASHMASK_SUMS_32(sums, 0)
-          : "l"(a), "l"(b), "r"(keep), "n"(kTransposedA ? 1 : 0), "n"(kTransposedB ? 1 : 0));
-    }
+    FLASHMASK_DO_WGMMA_SHARED(64, 32, 33, 34, 35, 36)
   } else if constexpr (kColumns == 128) {
-    if constexpr (kBFloat16) {
-      asm volatile(
-          FLASHMASK_WGMMA_SHARED(128, "bf16", 64, 65, 66, 67, 68)
-          : FLASHMASK_SUMS_64(sums, 0)
-          : "l"(a), "l"(b), "r"(keep), "n"(kTransposedA ? 1 : 0), "n"(kTransposedB ? 1 : 0));
-    } else {
-      asm volatile(
-          FLASHMASK_WGMMA_SHARED(128, "f16", 64, 65, 66, 67, 68)
-          : FLASHMASK_SUMS_64(sums, 0)
-          : "l"(a), "l"(b), "r"(keep), "n"(kTransposedA ? 1 : 0), "n"(kTransposedB ? 1 : 0));
-    }
+    FLASHMASK_DO_WGMMA_SHARED(128, 64, 65, 66, 67, 68)
   }
 }
 
@@ -129,44 +151,38 @@ __device__ __forceinline__ void WgmmaRegisters(float (&sums)[kColumns / 2],
                                                uint32_t a3,
                                                uint64_t b,
                                                int32_t keep) {
-  static_assert(kColumns == 64 || kColumns == 128, "written for these only");
+  static_assert(
+      kColumns == 64 || kColumns == 96 || kColumns == 128 || kColumns == 192 || kColumns == 256,
+      "written for these only");
   constexpr bool kBFloat16 = std::is_same_v<Element, __nv_bfloat16>;
   if constexpr (kColumns == 64) {
-    if constexpr (kBFloat16) {
-      asm volatile(
-          FLASHMASK_WGMMA_REGISTERS(64, "bf16", 32, 33, 34, 35, 36, 37, 38)
-          : FLASHMASK_SUMS_32(sums, 0)
-          : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "r"(keep), "n"(kTransposedB ? 1 : 0));
-    } else {
-      asm volatile(
-          FLASHMASK_WGMMA_REGISTERS(64, "f16", 32, 33, 34, 35, 36, 37, 38)
-          : FLASHMASK_SUMS_32(sums, 0)
-          : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "r"(keep), "n"(kTransposedB ? 1 : 0));
-    }
+    FLASHMASK_DO_WGMMA_REGISTERS(64, 32, 33, 34, 35, 36, 37, 38)
+  } else if constexpr (kColumns == 96) {
+    FLASHMASK_DO_WGMMA_REGISTERS(96, 48, 49, 50, 51, 52, 53, 54)
   } else if constexpr (kColumns == 128) {
-    if constexpr (kBFloat16) {
-      asm volatile(
-          FLASHMASK_WGMMA_REGISTERS(128, "bf16", 64, 65, 66, 67, 68, 69, 70)
-          : FLASHMASK_SUMS_64(sums, 0)
-          : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "r"(keep), "n"(kTransposedB ? 1 : 0));
-    } else {
-      asm volatile(
-          FLASHMASK_WGMMA_REGISTERS(128, "f16", 64, 65, 66, 67, 68, 69, 70)
-          : FLASHMASK_SUMS_64(sums, 0)
-          : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "r"(keep), "n"(kTransposedB ? 1 : 0));
-    }
+    FLASHMASK_DO_WGMMA_REGISTERS(128, 64, 65, 66, 67, 68, 69, 70)
+  } else if constexpr (kColumns == 192) {
+    FLASHMASK_DO_WGMMA_REGISTERS(192, 96, 97, 98, 99, 100, 101, 102)
+  } else {
+    FLASHMASK_DO_WGMMA_REGISTERS(256, 128, 129, 130, 131, 132, 133, 134)
   }
 }
 
 #undef FLASHMASK_SUMS_8
 #undef FLASHMASK_SUMS_32
-#undef FLASHMASK_SUMS_64
-#undef FLASHMASK_REGISTERS_32
-#undef FLASHMASK_REGISTERS_64
+#undef FLASHMASK_SUMS_OF_64
+#undef FLASHMASK_SUMS_OF_96
+#undef FLASHMASK_SUMS_OF_128
+#undef FLASHMASK_SUMS_OF_192
+#undef FLASHMASK_SUMS_OF_256
+#undef FLASHMASK_REGISTERS_OF_64
+#undef FLASHMASK_REGISTERS_OF_96
+#undef FLASHMASK_REGISTERS_OF_128
+#undef FLASHMASK_REGISTERS_OF_192
+#undef FLASHMASK_REGISTERS_OF_256
 #undef FLASHMASK_WGMMA_SHARED
 #undef FLASHMASK_WGMMA_REGISTERS
-#undef FLASHMASK_REGISTERS
-#undef FLASHMASK_REGISTERS_OF_64
-#undef FLASHMASK_REGISTERS_OF_128
+#undef FLASHMASK_DO_WGMMA_SHARED
+#undef FLASHMASK_DO_WGMMA_REGISTERS
 
 }  // namespace flashmask::ptx

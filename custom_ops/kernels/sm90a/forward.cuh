@@ -2,18 +2,18 @@
 
 // Forward attention for Hopper: wgmma, the copy engine, warpgroups with roles.
 //
-// A block stays on its SM and takes work items (192 query rows of a head) off a counter, longest
-// first within sections of heads whose K and V fit the L2. It walks the live tiles of 128 keys.
+// A block stays on its SM and takes work items (192 query rows of a head, or 128) off a counter,
+// longest first within sections of heads whose K and V fit the L2. It walks the live tiles of 64 or
+// 128 keys; tile_config.h has the numbers.
 //
-// Roles: warpgroup 0 loads: its warp 1 finds live tiles (live_list.cuh) ahead of time, one thread
-// of its warp 0 starts the copies. Warpgroups 1 to 3 compute 64 rows each: S = Q K^T, softmax, O +=
-// P V with S, P and O in registers. While one waits for its softmax the others keep the tensor
-// cores busy. A group skips tiles that are dead for its own rows, and masks those that are partial
-// for them; all else runs free of mask code.
+// Roles: warpgroup 0 loads: its warp 1 finds live tiles (live_list.cuh) ahead of time, a thread of
+// its warp 0 starts the copies, but for those of V where one of its warp 2 does (kLoaders). The
+// others compute 64 rows each: S = Q K^T, softmax, O += P V with S, P and O in registers. While one
+// waits for its softmax the others keep the tensor cores busy. A group skips tiles that are dead
+// for its own rows, and masks those that are partial for them; all else runs free of mask code.
 //
-// Shared memory: Q (64 rows a group), two stages of K and of V, all swizzled; column bounds and
-// notes of tiles, twice as many as stages, so that a stage of K may be filled again while they are
-// read.
+// Shared memory: Q (64 rows a group), kStages tiles of K and of V, all swizzled; column bounds and
+// notes of more tiles than that, so that a stage of K may be filled again while they are read.
 //
 // Barriers: query_full/query_empty a group and item; key_full/key_empty and value_full/value_empty
 // a stage. A full one expects bytes from the copy engine; an empty one counts a lane of each warp.
@@ -46,7 +46,7 @@ namespace flashmask::sm90a {
 // What a launch passes to the kernel: pointers to device memory, strides in elements.
 struct ForwardArguments {
   CUtensorMap query;  // boxes of 64 rows
-  CUtensorMap key;    // boxes of 128 rows
+  CUtensorMap key;    // boxes of kBlockColumns rows
   CUtensorMap value;
   TensorView out;
   float* softmax_lse;
@@ -79,9 +79,9 @@ struct ForwardShared {
   static constexpr int kNotes = Config::kStages < 4 ? 4 : 8;
   static_assert(kNotes > Config::kStages, "a note must outlive its stage of K");
 
-  alignas(1024) Element query[Config::kGroups][Config::kGroupRows * Config::kHeadDim];
-  alignas(1024) Element key[Config::kStages][Config::kBlockColumns * Config::kHeadDim];
-  alignas(1024) Element value[Config::kStages][Config::kBlockColumns * Config::kHeadDim];
+  alignas(1024) Element query[Config::kGroups][Config::kGroupRows * Config::kTileWidth];
+  alignas(1024) Element key[Config::kStages][Config::kBlockColumns * Config::kTileWidth];
+  alignas(1024) Element value[Config::kStages][Config::kBlockColumns * Config::kTileWidth];
   alignas(16) int4 bounds[kNotes][Config::kBlockColumns];
   alignas(16) TileNote notes[kNotes];
   LiveList list;
@@ -107,7 +107,7 @@ struct ForwardShared {
       init(key_empty[i], Config::kGroups * kWarpsPerGroup);
       init(value_empty[i], Config::kGroups * kWarpsPerGroup);
     }
-    list.Init();
+    list.Init(Config::kLoaders);
   }
 };
 
@@ -148,14 +148,18 @@ __device__ __forceinline__ void ListItems(const ForwardArguments& args,
   writer.Stop();
 }
 
-// The thread that starts the copies.
-template <typename Config>
+// What a thread starts the copies of; kKeys: K and Q, and the notes of tiles.
+enum class Loads { kAll, kKeys, kValues };
+
+template <typename Config, Loads kLoads>
 class Loader {
  public:
   using Element = typename Config::Element;
-  static constexpr int kHalves = Config::kHeadDim / kSwizzleColumns;
-  static constexpr uint32_t kTileBytes = Config::kBlockColumns * Config::kHeadDim * sizeof(Element);
-  static constexpr uint32_t kQueryBytes = Config::kGroupRows * Config::kHeadDim * sizeof(Element);
+  static constexpr bool kKeys = kLoads != Loads::kValues;
+  static constexpr bool kValues = kLoads != Loads::kKeys;
+  static constexpr uint32_t kRowBytes = Config::kTileWidth * sizeof(Element);
+  static constexpr uint32_t kTileBytes = Config::kBlockColumns * kRowBytes;
+  static constexpr uint32_t kQueryBytes = Config::kGroupRows * kRowBytes;
 
   __device__ Loader(const ForwardArguments& args, ForwardShared<Config>* shared)
       : args_(args),
@@ -180,15 +184,22 @@ class Loader {
   __device__ __forceinline__ void Load(const ItemPlace& place, const ListedTile& tile) {
     const int stage = stage_.stage;
     const uint32_t parity = stage_.parity;
-    Wait(shared_->key_empty[stage], parity ^ 1);
-    const uint32_t parity_bit = query_parity_ != 0 ? kQueryParity : 0;
-    shared_->notes[note_] = {tile.bits | parity_bit, place.row_begin, place.head, place.batch};
+    if constexpr (kKeys) {
+      Wait(shared_->key_empty[stage], parity ^ 1);
+      const uint32_t parity_bit = query_parity_ != 0 ? kQueryParity : 0;
+      shared_->notes[note_] = {tile.bits | parity_bit, place.row_begin, place.head, place.batch};
+    }
     if ((tile.bits & (kNoTile | kStop)) != 0) {
-      Arrive(shared_->key_full[stage]);
-      Wait(shared_->value_empty[stage], parity ^ 1);
-      Arrive(shared_->value_full[stage]);
+      if constexpr (kKeys) Arrive(shared_->key_full[stage]);
+      if constexpr (kValues) {
+        Wait(shared_->value_empty[stage], parity ^ 1);
+        Arrive(shared_->value_full[stage]);
+      }
     } else {
-      LoadTile(place, tile, stage, parity);
+      const int32_t key_head = place.head / args_.heads_per_key;
+      const int32_t column = tile.tile * Config::kBlockColumns;
+      if constexpr (kKeys) LoadKey(place, tile, key_head, column, stage);
+      if constexpr (kValues) LoadValue(place, key_head, column, stage, parity);
     }
     const bool ends = (tile.bits & kLastRun) != 0 && tile.bits >> kCountShift == 1;
     if (ends) {
@@ -199,44 +210,50 @@ class Loader {
     note_ = (note_ + 1) % ForwardShared<Config>::kNotes;
   }
 
-  __device__ __forceinline__ void LoadTile(const ItemPlace& place,
-                                           const ListedTile& tile,
-                                           int stage,
-                                           uint32_t parity) {
-    const int32_t key_head = place.head / args_.heads_per_key;
-    const int32_t column = tile.tile * Config::kBlockColumns;
+  __device__ __forceinline__ void LoadKey(const ItemPlace& place,
+                                          const ListedTile& tile,
+                                          int32_t key_head,
+                                          int32_t column,
+                                          int stage) {
     bool partial = false;
 #pragma unroll
     for (int group = 0; group < Config::kGroups; ++group) {
       partial |= ClassOf(tile.bits, group) > kFull;
     }
     constexpr uint32_t kBoundBytes = Config::kBlockColumns * sizeof(int4);
-    const uint32_t key_full = ptx::SharedAddress(&shared_->key_full[stage]);
-    ptx::MbarrierArriveExpect(key_full, kTileBytes + (partial ? kBoundBytes : 0));
+    const uint32_t full = ptx::SharedAddress(&shared_->key_full[stage]);
+    ptx::MbarrierArriveExpect(full, kTileBytes + (partial ? kBoundBytes : 0));
     if (partial) {
       ptx::BulkLoad(ptx::SharedAddress(shared_->bounds[note_]),
                     args_.plan.bounds +
                         int64_t{place.mask} * args_.plan.num_column_tiles * kPlanColumns + column,
                     kBoundBytes,
-                    key_full);
+                    full);
     }
-    LoadHalves<Config::kBlockColumns>(shared_->key[stage],
-                                      args_.key,
-                                      key_head,
-                                      column,
-                                      place.batch,
-                                      key_full);
+    LoadBoxes<Config::kBlockColumns>(shared_->key[stage],
+                                     args_.key,
+                                     key_head,
+                                     column,
+                                     place.batch,
+                                     full);
     if (first_tile_) LoadQuery(place);
     first_tile_ = false;
-    const uint32_t value_full = ptx::SharedAddress(&shared_->value_full[stage]);
+  }
+
+  __device__ __forceinline__ void LoadValue(const ItemPlace& place,
+                                            int32_t key_head,
+                                            int32_t column,
+                                            int stage,
+                                            uint32_t parity) {
+    const uint32_t full = ptx::SharedAddress(&shared_->value_full[stage]);
     Wait(shared_->value_empty[stage], parity ^ 1);
-    ptx::MbarrierArriveExpect(value_full, kTileBytes);
-    LoadHalves<Config::kBlockColumns>(shared_->value[stage],
-                                      args_.value,
-                                      key_head,
-                                      column,
-                                      place.batch,
-                                      value_full);
+    ptx::MbarrierArriveExpect(full, kTileBytes);
+    LoadBoxes<Config::kBlockColumns>(shared_->value[stage],
+                                     args_.value,
+                                     key_head,
+                                     column,
+                                     place.batch,
+                                     full);
   }
 
   __device__ __forceinline__ void LoadQuery(const ItemPlace& place) {
@@ -245,27 +262,27 @@ class Loader {
       const uint32_t full = ptx::SharedAddress(&shared_->query_full[group]);
       Wait(shared_->query_empty[group], query_parity_ ^ 1);
       ptx::MbarrierArriveExpect(full, kQueryBytes);
-      LoadHalves<Config::kGroupRows>(shared_->query[group],
-                                     args_.query,
-                                     place.head,
-                                     place.row_begin + group * Config::kGroupRows,
-                                     place.batch,
-                                     full);
+      LoadBoxes<Config::kGroupRows>(shared_->query[group],
+                                    args_.query,
+                                    place.head,
+                                    place.row_begin + group * Config::kGroupRows,
+                                    place.batch,
+                                    full);
     }
   }
 
   template <int kRows>
-  __device__ __forceinline__ static void LoadHalves(Element* shared,
-                                                    const CUtensorMap& map,
-                                                    int32_t head,
-                                                    int32_t row,
-                                                    int32_t batch,
-                                                    uint32_t barrier) {
+  __device__ __forceinline__ static void LoadBoxes(Element* shared,
+                                                   const CUtensorMap& map,
+                                                   int32_t head,
+                                                   int32_t row,
+                                                   int32_t batch,
+                                                   uint32_t barrier) {
 #pragma unroll
-    for (int half = 0; half < kHalves; ++half) {
-      ptx::TmaLoad4d(ptx::SharedAddress(shared) + half * kRows * kSwizzleBytes,
+    for (int box = 0; box < Config::kBoxes; ++box) {
+      ptx::TmaLoad4d(ptx::SharedAddress(shared) + box * kRows * kSwizzleBytes,
                      &map,
-                     half * kSwizzleColumns,
+                     box * kSwizzleColumns,
                      head,
                      row,
                      batch,
@@ -553,8 +570,12 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
   __syncthreads();
   if (threadIdx.x < kWarpgroup) {
     ptx::LowerRegisters<Config::kLoaderRegisters>();
-    if (threadIdx.x == 0) Loader<Config>(args, shared).Run();
+    constexpr bool kTwo = Config::kLoaders == 2;
+    if (threadIdx.x == 0) Loader<Config, kTwo ? Loads::kKeys : Loads::kAll>(args, shared).Run();
     if (threadIdx.x / kWarp == 1) ListItems(args, shared);
+    if constexpr (kTwo) {
+      if (threadIdx.x == 2 * kWarp) Loader<Config, Loads::kValues>(args, shared).Run();
+    }
   } else {
     ptx::RaiseRegisters<Config::kGroupRegisters>();
     RowGroup<Config, kHalfLines>(args).Run();

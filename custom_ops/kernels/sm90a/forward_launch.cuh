@@ -20,7 +20,8 @@
 
 namespace flashmask::sm90a {
 
-constexpr size_t kTicketBytes = 256;  // of the counter behind the plan
+constexpr size_t kTicketBytes = 256;         // of the counter behind the plan
+constexpr int kMostSharedBytes = 227 << 10;  // of a block, on compute capability 9.0
 
 template <typename Config>
 Status MakeForwardMaps(const ForwardParams& params, ForwardArguments* args) {
@@ -81,6 +82,7 @@ Status LaunchForwardKernel(const ForwardArguments& args,
                            cudaStream_t stream) {
   static SharedMemoryLimit limit;
   constexpr int kSharedBytes = sizeof(ForwardShared<Config>);
+  static_assert(kSharedBytes <= kMostSharedBytes, "tiles and their notes fit into shared memory");
   const auto kernel = ForwardKernel<Config, kHalfLines>;
   const Status raised = limit.Raise(reinterpret_cast<const void*>(kernel), kSharedBytes, device);
   if (!raised.ok()) return raised;

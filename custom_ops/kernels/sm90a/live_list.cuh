@@ -1,6 +1,7 @@
 #pragma once
 
-// The live tiles of the forward's work items, found by one warp and read by the thread that loads.
+// The live tiles of the forward's work items, found by one warp and read by the one or two threads
+// that load.
 //
 // The warp takes a work item, classifies its tiles of keys 32 at a time for each group of rows, and
 // hands live ones over in batches of at most 32, up to kBatches ahead. The last tile of an item is
@@ -58,10 +59,10 @@ struct LiveList {
   alignas(8) uint64_t full[kBatches];
   uint64_t empty[kBatches];
 
-  __device__ void Init() {
+  __device__ void Init(int readers) {
     for (int i = 0; i < kBatches; ++i) {
       ptx::MbarrierInit(ptx::SharedAddress(&full[i]), 1);
-      ptx::MbarrierInit(ptx::SharedAddress(&empty[i]), 1);
+      ptx::MbarrierInit(ptx::SharedAddress(&empty[i]), readers);
     }
   }
 };

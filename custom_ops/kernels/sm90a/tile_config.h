@@ -17,33 +17,51 @@ constexpr int kStepBytes = 32;       // kWgmmaDepth columns
 constexpr int kStepsPerBlock = kSwizzleColumns / kWgmmaDepth;
 constexpr uint32_t kUnusedDistance = 16;  // where a descriptor needs no leading one
 
-// 192 rows: taller tiles read K and V from the L2 less often, which leaves more power to the tensor
-// cores. Measured choices of the rest, see PERFORMANCE.md:
-//   head dim 128  64 keys, so that Q K^T of the next tile fits into registers beside this one's
-//                 weights, and dead 64 x 64 tiles are skipped
-//   head dim 64   128 keys, since the softmax is the bottleneck, and its fixed costs are per tile
-constexpr int ForwardColumns(int head_dim) { return head_dim <= 64 ? 128 : 64; }
-constexpr int ForwardStages(int head_dim) { return head_dim <= 64 ? 4 : 5; }
+// Measured choices, see PERFORMANCE.md. Up to head dim 128 three groups of 64 rows: taller tiles
+// read K and V from the L2 less often, which leaves more power to the tensor cores. Above two,
+// since the output of a row takes more registers.
+constexpr int ForwardGroups(int head_dim) { return head_dim <= 128 ? 3 : 2; }
+
+// Keys of a tile: 64, so that Q K^T of the next tile fits into registers beside this one's weights,
+// and dead 64 x 64 tiles are skipped; 128 where the softmax is the bottleneck, since some of its
+// costs are per tile.
+constexpr int ForwardColumns(int head_dim) { return head_dim <= 96 ? 128 : 64; }
+
+// Tiles of K, and as many of V, under way; above head dim 64 shared memory holds no more.
+constexpr int ForwardStages(int head_dim) {
+  if (head_dim <= 64) return 4;
+  if (head_dim <= 96) return 2;
+  if (head_dim <= 128) return 5;
+  return head_dim <= 192 ? 3 : 2;
+}
+
+// Threads that start copies: with two stages of large tiles K need not wait for room for V.
+constexpr int ForwardLoaders(int head_dim) { return head_dim <= 192 ? 1 : 2; }
 
 template <typename Element_, int kHeadDim_>
 struct ForwardConfig {
   using Element = Element_;
-  static constexpr int kHeadDim = kHeadDim_;  // what the tiles hold; the tensors' may be less
-  static constexpr int kGroups = 3;           // warpgroups that compute
+  static constexpr int kHeadDim = kHeadDim_;  // what is computed; the tensors' may be less
+  static constexpr int kBoxes = (kHeadDim + kSwizzleColumns - 1) / kSwizzleColumns;  // of a row
+  static constexpr int kTileWidth = kBoxes * kSwizzleColumns;  // elements of a row of a tile
+  static constexpr int kGroups = ForwardGroups(kHeadDim);      // warpgroups that compute
   static constexpr int kGroupRows = 64;
   static constexpr int kBlockRows = kGroups * kGroupRows;
   static constexpr int kBlockColumns = ForwardColumns(kHeadDim);
   static constexpr int kStages = ForwardStages(kHeadDim);  // tiles of K, and of V, under way
   // Whether a group has Q K^T of the next tile under way during the softmax of this one.
   static constexpr bool kOverlap = kBlockColumns == 64;
+  static constexpr int kLoaders = ForwardLoaders(kHeadDim);
   static constexpr int kThreads = (1 + kGroups) * kWarpgroup;
   static constexpr int kLoaderRegisters = 56;
-  static constexpr int kGroupRegisters = 152;
+  static constexpr int kGroupRegisters = kGroups == 3 ? 152 : 224;
+  // Of a thread at the launch: its part of the multiprocessor's, in steps of 8.
+  static constexpr int kLaunchRegisters = (1 << 16) / kThreads / 8 * 8;
 
-  static_assert(kHeadDim % 64 == 0, "a row of a tile is whole 128-byte segments for the swizzle");
+  static_assert(kHeadDim % 32 == 0, "output is stored by 32 columns");
   static_assert(kBlockColumns % 64 == 0, "a tile is whole ranges of the plan");
-  static_assert(kLoaderRegisters + kGroups * kGroupRegisters <= 512,
-                "what the four warpgroups hold is what they were launched with, 128 a thread");
+  static_assert(kLoaderRegisters + kGroups * kGroupRegisters <= (1 + kGroups) * kLaunchRegisters,
+                "what the warpgroups hold is what they were launched with");
 };
 
 }  // namespace flashmask::sm90a

@@ -1,0 +1,26 @@
+#ifdef FLASHMASK_SM90A
+
+#include "core/kernel_registry.h"
+#include "kernels/sm90a/forward_launch.cuh"
+
+namespace flashmask::sm90a {
+namespace {
+
+constexpr int kHeadDim = 256;
+
+const KernelRegistration kRegistration({"sm90a",
+                                        Device::kCuda,
+                                        90,
+                                        90,
+                                        {DataType::kFloat16, DataType::kBFloat16},
+                                        8,
+                                        kHeadDim,
+                                        Forward<kHeadDim>,
+                                        nullptr,
+                                        ForwardWorkspace<kHeadDim>,
+                                        nullptr});
+
+}  // namespace
+}  // namespace flashmask::sm90a
+
+#endif  // FLASHMASK_SM90A
