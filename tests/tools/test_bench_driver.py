@@ -87,7 +87,7 @@ def test_a_slow_provider_sits_turns_out_evenly():
     )
     driver._time_in_turns([quick, slow], FORWARD, driver.Effort(7, 10.0))
     assert "".join(name[0] for name in log) == "qqqsqqsqqs"
-    assert len(slow.timings[FORWARD]) == driver.LEAST_RUNS
+    assert len(slow.timings[FORWARD]) == driver.LEAST_TURNS["cpu"]
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,8 @@ from typing import Any
 
 import paddle_flashmask
 
+# What PyTorch compiles is kept on disk for other processes (harness.warming).
+COMPILE_CACHES = {"TORCHINDUCTOR_FX_GRAPH_CACHE": "1", "TORCHINDUCTOR_AUTOGRAD_CACHE": "1"}
 WORKER = Path(__file__).resolve().parents[1] / "worker.py"
 
 
@@ -23,7 +25,15 @@ class WorkerError(RuntimeError):
 class Worker:
     """A process that answers the requests of `harness.session.Session`, or of another script."""
 
-    def __init__(self, name: str, *, device: str, threads: int, script: Path = WORKER) -> None:
+    def __init__(
+        self,
+        name: str,
+        *,
+        device: str,
+        threads: int,
+        script: Path = WORKER,
+        variables: dict[str, str] | None = None,
+    ) -> None:
         self.name = name
         self._errors = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115 (see close)
         self._process = subprocess.Popen(
@@ -32,7 +42,11 @@ class Worker:
             stdout=subprocess.PIPE,
             stderr=self._errors,
             text=True,
-            env={**os.environ, **_variables(threads if device == "cpu" else None)},
+            env={
+                **os.environ,
+                **_variables(threads if device == "cpu" else None),
+                **(variables or {}),
+            },
         )
 
     def ask(self, **request: Any) -> dict[str, Any]:
@@ -121,7 +135,9 @@ def _variables(threads: int | None) -> dict[str, str]:
     package = Path(paddle_flashmask.__file__).resolve().parents[1]
     path = os.pathsep.join([str(package), *filter(None, [os.environ.get("PYTHONPATH")])])
     variables = {"PYTHONPATH": path}
-    if threads is not None:
+    if threads is None:
+        variables |= COMPILE_CACHES
+    else:
         counts = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
         variables |= dict.fromkeys(counts, str(threads))
         variables |= {"OMP_WAIT_POLICY": "PASSIVE", "KMP_BLOCKTIME": "0"}
