@@ -127,6 +127,37 @@ def test_a_provider_that_fails_is_an_error_and_the_others_go_on(fakes):
     assert attention.exit_code(rows) == attention.FAILED
 
 
+def test_a_provider_with_other_inputs_is_refused(fakes):
+    class Other(FakeProvider):
+        def make_inputs(self):
+            super().make_inputs()
+            self.tensors["value"] = self.tensors["value"] + 1
+
+    fakes["torch_sdpa"] = Other
+    rows = run(fakes, [])
+    assert [row.status for row in rows] == ["ok", "error", "ok", "error"]
+    assert rows[1].reason == "value is not that of the other providers"
+
+
+def test_a_backward_that_fails_leaves_the_forward(fakes):
+    class ForwardOnly(FakeProvider):
+        def backward(self):
+            raise RuntimeError("no kernel for head_dim 256; there is:\nanother")
+
+    fakes["ours"] = ForwardOnly
+    rows = run(fakes, [])
+    assert [row.status for row in rows] == ["ok", "ok", "error", "n/a"]
+    assert rows[2].reason == "no kernel for head_dim 256; there is:"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "plan"),
+    [(0.001, (7, 20)), (0.03, (7, 3)), (0.1, (3, 3)), (0.3, (3, 1)), (2.0, (2, 1))],
+)
+def test_a_gpu_runs_short_calls_often_and_long_ones_twice(seconds, plan):
+    assert driver.plan(seconds, driver.Effort(7, 1.0), "gpu") == plan
+
+
 def test_our_operator_runs_in_a_process_of_its_own():
     shape = cell(seqlen=130)
     origin = results.source("a command")

@@ -25,7 +25,7 @@ import time
 from functools import partial
 
 import providers
-from harness import masks, readme, results, tables, warming
+from harness import gpu_tables, masks, readme, results, tables, warming
 from harness import options as command_line
 from harness.cells import Cell
 from harness.driver import Asked, Effort, run_cell
@@ -95,7 +95,7 @@ def show(options: argparse.Namespace) -> int:
     try:
         rows = results.read(options.csv)
         if options.table:
-            print(tables.markdown(rows))
+            print((gpu_tables if options.device == "gpu" else tables).markdown(rows))
         if options.readme:
             changed = readme.write(readme.README, rows)
             print(f"{readme.README}: {'tables written' if changed else 'tables are up to date'}")

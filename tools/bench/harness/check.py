@@ -81,7 +81,9 @@ def choose(cell: Cell, mask: BenchMask) -> Sample:
 
 def maths_of(cell: Cell) -> ModuleType:
     """Return the module that computes: PyTorch's for a GPU's cells, numpy's else."""
-    return importlib.import_module("harness.exact_torch" if cell.device == "gpu" else "harness.exact")
+    return importlib.import_module(
+        "harness.exact_torch" if cell.device == "gpu" else "harness.exact"
+    )
 
 
 def digest(array: np.ndarray) -> str:
