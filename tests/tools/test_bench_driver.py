@@ -237,6 +237,20 @@ def test_rows_of_who_cannot_run_name_the_device_of_who_can(fakes, monkeypatch):
     assert {row.device for row in rows} == {"a GPU"}
 
 
+def test_rows_of_who_dies_name_the_device_too(fakes, monkeypatch):
+    class Dying(InProcess):
+        def ask(self, **request):
+            raise WorkerError("killed (exit code -9)")
+
+    monkeypatch.setattr(fakes["torch_sdpa"], "device_name", lambda self: "a GPU")
+    kinds = {"ours": Dying, "torch_sdpa": InProcess}
+    shape = cell(providers=("ours", "torch_sdpa"), seqlen=65)
+    rows = driver.run_cell(
+        shape, lambda name, _: kinds[name](fakes[name], []), driver.Effort(3, 1.0), ORIGIN
+    )
+    assert {row.device for row in rows} == {"a GPU"}
+
+
 def test_the_recorded_command_names_no_place():
     given = ["--csv", "/tmp/x", "--masks", "full", "--commit=abc", "--batch", "2"]
     assert attention.measured(given) == ["--masks", "full", "--batch", "2"]

@@ -94,9 +94,10 @@ def run_cell(
     finally:
         for one in contestants:
             one.worker.close()
-    rows = [row for one in contestants for row in _rows(one, cell, mask, origin)]
     # On a GPU only who runs there knows its name.
-    device = rows[0].device if rows else origin.device
+    shared = [columns for one in contestants for columns in one.columns.values()]
+    device = next((found["device"] for found in shared if "device" in found), origin.device)
+    rows = [row for one in contestants for row in _rows(one, cell, mask, origin, device)]
     for name, direction, reason in unable:
         columns = {"status": results.NOT_APPLICABLE, "reason": reason, "device": device}
         rows.append(results.row(origin, cell, mask, name, direction, **columns))
@@ -184,11 +185,11 @@ def calls_in_a_row(seconds: float) -> int:
 
 
 def _rows(
-    one: Contestant, cell: Cell, mask: masks.BenchMask, origin: results.Source
+    one: Contestant, cell: Cell, mask: masks.BenchMask, origin: results.Source, device: str
 ) -> list[results.Row]:
     rows = []
     for direction in one.directions:
-        columns = one.columns.get(direction, {})
+        columns = {"device": device, **one.columns.get(direction, {})}
         failure = one.failure or one.failures.get(direction)
         if failure is None:
             columns |= results.figures(cell, mask, direction, one.timings[direction])

@@ -85,8 +85,10 @@ def markdown(rows: Rows) -> str:
     }
     parts = []
     for shape, figures in shapes.items():
+        if not figures.providers:
+            continue
         parts.append(f"### {_caption(shape)}")
-        if any(provider == OURS for _, provider, _ in figures.rows):
+        if OURS in figures.providers:
             parts.append(_ours(figures, _ungrouped(shape, shapes)))
         parts.append(_rates(figures))
         if FLEX in figures.providers and OURS in figures.providers:

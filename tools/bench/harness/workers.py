@@ -13,8 +13,12 @@ from typing import Any
 
 import paddle_flashmask
 
-# What PyTorch compiles is kept on disk for other processes (harness.warming).
-COMPILE_CACHES = {"TORCHINDUCTOR_FX_GRAPH_CACHE": "1", "TORCHINDUCTOR_AUTOGRAD_CACHE": "1"}
+# What is compiled on a GPU is kept on disk for other processes (harness.warming).
+COMPILE_CACHES = {
+    "TORCHINDUCTOR_FX_GRAPH_CACHE": "1",
+    "TORCHINDUCTOR_AUTOGRAD_CACHE": "1",
+    "FLASH_ATTENTION_CUTE_DSL_CACHE_ENABLED": "1",
+}
 WORKER = Path(__file__).resolve().parents[1] / "worker.py"
 
 
