@@ -28,7 +28,7 @@ check() { # tool
   [ "$1" = initcheck ] || options+=(--kernel-name kernel_substring=flashmask)
   [ "$1" != racecheck ] || racecheck_library || return 1
   compute-sanitizer "${options[@]}" "${PYTHON:-python3}" -m pytest tests/gpu/test_c_door.py \
-    tests/gpu/test_deterministic.py -k fresh_memory -m gpu -q --no-header -p no:cacheprovider -W ignore
+    tests/gpu/test_deterministic.py tests/gpu/test_few_rows.py -k fresh_memory -m gpu -q --no-header -p no:cacheprovider -W ignore
 }
 
 failed=0

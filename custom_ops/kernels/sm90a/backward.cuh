@@ -24,7 +24,7 @@
 //                 tensor cores, the other computes weights. dQ is a step late, so that neither
 //                 waits for the other's dS.
 //
-// What limits it, beside power, is the way to shared memory, 128 bytes a cycle: of the 3300 cycles
+// What limits it, beside power, is the way to shared memory, 128 bytes a cycle: of the 3450 cycles
 // or so of a step the operands of its products take 2000, dS, dQ and the loads another 900.
 //
 // Shared memory: key, value; query in 3 stages with its lse, the step's place and, for a partial

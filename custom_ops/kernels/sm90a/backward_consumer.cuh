@@ -301,8 +301,8 @@ class BackwardConsumer {
     ptx::MbarrierWait(ptx::SharedAddress(&shared_->grad_scores_empty[slot_.stage]),
                       slot_.parity ^ 1);
     const int row = Lane() % 16;
-    const uint32_t to =
-        GradScores(slot_.stage) + group_ * kGroupBlock + (thread_ / kWarp * 16 + row) * kSwizzleBytes;
+    const uint32_t to = GradScores(slot_.stage) + group_ * kGroupBlock +
+                        (thread_ / kWarp * 16 + row) * kSwizzleBytes;
 #pragma unroll
     for (int i = 0; i < kRows / kWgmmaDepth; ++i) {
       const int chunk = 2 * i % 8 + Lane() / 16;
@@ -378,7 +378,8 @@ class BackwardConsumer {
 
   // The share of grad_query of the step whose dS was in the slot, to the reducer.
   __device__ __forceinline__ void HandOutGradQuery(
-      int slot, const float (&grad_query)[Config::kGroupSums]) const {
+      int slot,
+      const float (&grad_query)[Config::kGroupSums]) const {
     Arrive(shared_->grad_scores_empty[slot]);
     StageGradQuery(grad_query);
     Post({shared_->stored[group_][slot], JobKind::kAddGradQuery});

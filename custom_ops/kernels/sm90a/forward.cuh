@@ -542,6 +542,7 @@ class RowGroup {
 
   // A lane of each warp says that the warp is done with what the barrier guards.
   static __device__ __forceinline__ void Release(uint64_t& barrier) {
+    __syncwarp();
     if (kEveryLaneArrives || ptx::ElectOne()) Arrive(barrier);
   }
 
