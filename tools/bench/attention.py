@@ -6,13 +6,14 @@
     python tools/bench/attention.py --plot FOLDER       drawings from the CSV
     python tools/bench/attention.py --readme            README's tables from the CSV
     python tools/bench/attention.py --masks causal document:n=8 --seqlens 2048 --threads 2
-    python tools/bench/attention.py --device gpu --exclude torch_flex_flash --group 32k 8k
+    python tools/bench/attention.py --device gpu --exclude torch_flex_flash --group 32k --budget 400
     python tools/bench/attention.py --device gpu --table
 
-Every provider runs in a process of its own with the same inputs and threads, and is checked against
-float64 before it is timed. Providers take turns; reported are medians and percentiles 20 and 80.
-Exit code 1: ours was wrong, or a provider failed; 2: one is not installed, or an
-argument or the CSV cannot be used.
+On a GPU what compiles is compiled for all cells first, in many processes. Rows are written after
+each cell. Every provider runs in a process of its own with the same inputs and threads, and is
+checked against float64 before it is timed. Providers take turns; reported are medians and
+percentiles 20 and 80. Exit code 1: ours was wrong, or a provider failed; 2: one is not installed,
+or an argument or the CSV cannot be used.
 """
 
 from __future__ import annotations
