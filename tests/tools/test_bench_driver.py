@@ -139,6 +139,20 @@ def test_a_provider_with_other_inputs_is_refused(fakes):
     assert rows[1].reason == "value is not that of the other providers"
 
 
+def test_a_provider_may_have_a_backward_alone(fakes):
+    class BackwardOnly(FakeProvider):
+        @classmethod
+        def impossible(cls, cell, mask, direction):
+            return "its forward is that of another" if direction == FORWARD else None
+
+        def forward(self):
+            raise AssertionError
+
+    fakes["torch_sdpa"] = BackwardOnly
+    rows = run(fakes, [])
+    assert [row.status for row in rows] == ["ok", "n/a", "ok", "ok"]
+
+
 def test_a_backward_that_fails_leaves_the_forward(fakes):
     class ForwardOnly(FakeProvider):
         def backward(self):
@@ -173,6 +187,15 @@ def test_a_process_that_dies_says_its_last_words():
     worker = Worker("no_such_provider", device="cpu", threads=1)
     with pytest.raises(WorkerError, match=r"KeyError: 'no_such_provider' \(exit code 1\)"):
         worker.ask(do="prepare", cell={})
+    worker.close()
+
+
+def test_a_process_that_does_not_answer_is_killed(tmp_path):
+    script = tmp_path / "silent.py"
+    script.write_text("import time\ntime.sleep(600)\n")
+    worker = Worker("any", device="gpu", threads=0, script=script, limit=0.2)
+    with pytest.raises(WorkerError, match=r"exit code -9"):
+        worker.ask(do="prepare")
     worker.close()
 
 
@@ -261,7 +284,7 @@ class Mortal:
 
     started = closed = 0
 
-    def __init__(self, name, *, device, threads):
+    def __init__(self, name, *, device, threads, limit):
         type(self).started += 1
         self.asked = []
 

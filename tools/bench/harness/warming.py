@@ -18,7 +18,7 @@ import providers
 from harness import masks
 from harness.cells import Cell
 from harness.driver import Asked
-from harness.workers import Worker, WorkerError
+from harness.workers import ANSWER_SECONDS, Worker, WorkerError
 
 Start = Callable[[str, Cell], Asked]
 GPU_PROCESSES = 10  # at once, by default
@@ -67,7 +67,13 @@ def report(cells: Sequence[Cell], processes: int) -> None:
 
 def start_worker(name: str, cell: Cell) -> Worker:
     """Return a process that compiles by itself alone."""
-    return Worker(name, device=cell.device, threads=cell.threads, variables=ONE_COMPILER)
+    return Worker(
+        name,
+        device=cell.device,
+        threads=cell.threads,
+        variables=ONE_COMPILER,
+        limit=ANSWER_SECONDS,
+    )
 
 
 def _by_provider(cells: Sequence[Cell]) -> dict[str, list[Cell]]:

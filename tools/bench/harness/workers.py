@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ COMPILE_CACHES = {
     "TORCHINDUCTOR_AUTOGRAD_CACHE": "1",
     "FLASH_ATTENTION_CUTE_DSL_CACHE_ENABLED": "1",
 }
+ANSWER_SECONDS = 180.0  # on a GPU: slow compilers take a minute, a kernel that hangs for ever
 WORKER = Path(__file__).resolve().parents[1] / "worker.py"
 
 
@@ -37,8 +39,20 @@ class Worker:
         threads: int,
         script: Path = WORKER,
         variables: dict[str, str] | None = None,
+        limit: float | None = None,
     ) -> None:
+        """Start the process.
+
+        Args:
+            name: of the provider.
+            device: "cpu" or "gpu".
+            threads: of the CPU.
+            script: what runs.
+            variables: of the environment, beside those that all have.
+            limit: seconds that an answer may take before the process is killed.
+        """
         self.name = name
+        self._limit = limit
         self._errors = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115 (see close)
         self._process = subprocess.Popen(
             [sys.executable, "-W", "ignore", str(script), name, device],
@@ -62,11 +76,22 @@ class Worker:
             self._process.stdin.flush()
         except BrokenPipeError:
             pass  # it died before; what it said follows
-        line = self._process.stdout.readline()
+        line = self._read_line()
         if not line:
             raise WorkerError(self._last_words())
         answer: dict[str, Any] = json.loads(line)
         return answer
+
+    def _read_line(self) -> str:
+        assert self._process.stdout is not None
+        if self._limit is None:
+            return self._process.stdout.readline()
+        watch = threading.Timer(self._limit, self.kill)
+        watch.start()
+        try:
+            return self._process.stdout.readline()
+        finally:
+            watch.cancel()
 
     def kill(self) -> None:
         """End the process, also one that is computing; whoever asked it gets a WorkerError."""
@@ -97,7 +122,7 @@ class KeptWorkers:
     def borrow(self, name: str, *, device: str) -> BorrowedWorker:
         """Return the worker of that name, started if there is none."""
         if name not in self._workers:
-            self._workers[name] = Worker(name, device=device, threads=0)
+            self._workers[name] = Worker(name, device=device, threads=0, limit=ANSWER_SECONDS)
         return BorrowedWorker(self._workers[name], lambda: self._workers.pop(name))
 
     def close(self) -> None:
