@@ -123,6 +123,11 @@ def test_what_fails_to_compile_is_named_and_the_rest_goes_on(one_compiles):
     assert Failing.closed == 2
 
 
+def test_no_cell_is_compiled_ahead_once_the_time_for_it_is_over(one_compiles):
+    assert warming.warm([cell(providers=("torch_flex",))], 1, InProcess, seconds=0) == []
+    assert InProcess.asked == []
+
+
 def test_nothing_is_compiled_where_nobody_compiles(one_compiles, capsys):
     warming.report([cell(providers=("ours",))], 4)
     warming.report([cell(providers=("torch_flex",))], 0)

@@ -59,7 +59,7 @@ def main(arguments: list[str] | None = None) -> int:
     origin = results.source(command, options.commit)
     effort = Effort(options.turns, options.seconds)
     begin = time.monotonic()
-    warming.report(cells, options.warm)
+    warming.report(cells, options.warm, options.budget)
     rows: list[results.Row] = []
     kept = KeptWorkers()
     try:

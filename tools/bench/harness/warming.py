@@ -7,6 +7,7 @@ are run here as they will be, once.
 
 from __future__ import annotations
 
+import math
 import queue
 import threading
 import time
@@ -25,24 +26,31 @@ GPU_PROCESSES = 10  # at once, by default
 # Of a process: tensors as large as query (inputs, out, gradients, copies), and what CUDA takes.
 TENSORS, CONTEXT_BYTES = 11, 1 << 30
 ELEMENT_BYTES = 2
+SHARE_OF_BUDGET = 0.5  # the cells that come later then compile when it is their turn
 ONE_COMPILER = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}  # there are processes enough
 
 
-def warm(cells: Sequence[Cell], processes: int, start: Start | None = None) -> list[str]:
+def warm(
+    cells: Sequence[Cell], processes: int, start: Start | None = None, seconds: float = math.inf
+) -> list[str]:
     """Run what compiles once per cell; return a line for each that failed.
 
     Args:
         cells: those to be measured.
         processes: how many at once.
         start: a process for a provider and a cell.
+        seconds: after which no other cell is begun.
     """
     failed: list[str] = []
+    end = time.monotonic() + seconds
     for name, wanted in _by_provider(cells).items():
         waiting: queue.SimpleQueue[Cell] = queue.SimpleQueue()
         for cell in wanted:
             waiting.put(cell)
         threads = [
-            threading.Thread(target=_drain, args=(name, waiting, start or start_worker, failed))
+            threading.Thread(
+                target=_drain, args=(name, waiting, start or start_worker, failed, end)
+            )
             for _ in range(min(processes, len(wanted)))
         ]
         for thread in threads:
@@ -52,15 +60,22 @@ def warm(cells: Sequence[Cell], processes: int, start: Start | None = None) -> l
     return failed
 
 
-def report(cells: Sequence[Cell], processes: int) -> None:
-    """Warm and print how long it took."""
+def report(cells: Sequence[Cell], processes: int, budget: float | None = None) -> None:
+    """Warm and print how long it took.
+
+    Args:
+        cells: those to be measured.
+        processes: how many at once.
+        budget: seconds of the whole run, of which this takes a share.
+    """
     count = sum(len(wanted) for wanted in _by_provider(cells).values())
     if count == 0 or processes == 0:
         return
     begin = time.monotonic()
     processes = min(processes, _affordable(cells))
     print(f"compiling for {count} cells, {processes} at once", flush=True)
-    for line in warm(cells, processes):
+    seconds = math.inf if budget is None else budget * SHARE_OF_BUDGET
+    for line in warm(cells, processes, seconds=seconds):
         print(line, flush=True)
     print(f"compiled in {time.monotonic() - begin:.0f} s", flush=True)
 
@@ -92,10 +107,12 @@ def _by_provider(cells: Sequence[Cell]) -> dict[str, list[Cell]]:
     return {name: list(wanted) for name, wanted in found.items()}
 
 
-def _drain(name: str, waiting: queue.SimpleQueue[Cell], start: Start, failed: list[str]) -> None:
+def _drain(
+    name: str, waiting: queue.SimpleQueue[Cell], start: Start, failed: list[str], end: float
+) -> None:
     """Take cells until none is left, with one process that is replaced if it dies."""
     worker = None
-    while True:
+    while time.monotonic() < end:
         try:
             cell = waiting.get_nowait()
         except queue.Empty:
