@@ -51,58 +51,15 @@ def parse(arguments: list[str] | None, description: str) -> argparse.Namespace:
     add("--head-dim", nargs="+", type=_positive)
     add("--dtype", nargs="+", choices=sorted(ROUNDINGS))
     add("--threads", nargs="+", type=_positive, help="of the CPU, the same for all providers")
-    effort = parser.add_argument_group("effort")
-    effort.add_argument("--turns", type=_positive, default=Effort.turns)
-    effort.add_argument(
-        "--seconds",
-        type=float,
-        help="of one provider, direction and cell, if turns allow; default: "
-        + ", ".join(f"{count:g} on a {device}" for device, count in SECONDS.items()),
-    )
-    effort.add_argument(
-        "--budget",
-        type=float,
-        metavar="SECONDS",
-        help="end after the cell that exceeds it; its rows are kept",
-    )
-    effort.add_argument(
-        "--warm",
-        type=int,
-        metavar="N",
-        help="compile for all cells first, N processes at once; 0: not; "
-        f"default: {GPU_PROCESSES} on a gpu, as far as its memory goes, else 0",
-    )
-    output = parser.add_argument_group("output")
-    output.add_argument(
-        "--csv", type=Path, help="appended; default: tools/bench/results/<device>.csv"
-    )
-    output.add_argument(
-        "--commit", help="of this tree, if it is a copy without its history; default: what git says"
-    )
-    output.add_argument(
-        "--table", action="store_true", help="print markdown from the CSV, measure nothing"
-    )
-    output.add_argument(
-        "--plot", type=Path, metavar="FOLDER", help="draw from the CSV, measure nothing"
-    )
-    output.add_argument(
-        "--readme", action="store_true", help="write README's tables from the CSV, measure nothing"
-    )
-    output.add_argument("--list", action="store_true", help="print the cells, measure nothing")
+    _add_effort(parser)
+    _add_output(parser)
     options = parser.parse_args(arguments)
     options.csv = options.csv or RESULTS / f"{options.device}.csv"
     if options.seconds is None:
         options.seconds = SECONDS[options.device]
     if options.warm is None:
         options.warm = GPU_PROCESSES if options.device == "gpu" else 0
-    if options.group and (options.device != "gpu" or _has_shape(options)):
-        parser.error("--group must come with --device gpu and without a shape")
-    known = ON_DEVICE[options.device] + OPTIONAL[options.device]
-    for name in [*(options.providers or ()), *options.exclude]:
-        if name not in known:
-            parser.error(f"provider must be one of {', '.join(known)}; got {name}")
-    if options.heads_k and (options.heads or default_heads(options.device)) % options.heads_k:
-        parser.error(f"--heads must be a multiple of --heads-k; got {options.heads_k}")
+    _refuse_wrong(parser, options)
     return options
 
 
@@ -128,6 +85,62 @@ def cells(options: argparse.Namespace) -> list[Cell]:
 def default_heads(device: str) -> int:
     """Return the heads of the default cells."""
     return 8 if device == "cpu" else 32
+
+
+def _add_effort(parser: argparse.ArgumentParser) -> None:
+    effort = parser.add_argument_group("effort")
+    effort.add_argument("--turns", type=_positive, default=Effort.turns)
+    effort.add_argument(
+        "--seconds",
+        type=float,
+        help="of one provider, direction and cell, if turns allow; default: "
+        + ", ".join(f"{count:g} on a {device}" for device, count in SECONDS.items()),
+    )
+    effort.add_argument(
+        "--budget",
+        type=float,
+        metavar="SECONDS",
+        help="end after the cell that exceeds it; its rows are kept",
+    )
+    effort.add_argument(
+        "--warm",
+        type=int,
+        metavar="N",
+        help="compile for all cells first, N processes at once; 0: not; "
+        f"default: {GPU_PROCESSES} on a gpu, as far as its memory goes, else 0",
+    )
+
+
+def _add_output(parser: argparse.ArgumentParser) -> None:
+    output = parser.add_argument_group("output")
+    output.add_argument(
+        "--csv", type=Path, help="appended; default: tools/bench/results/<device>.csv"
+    )
+    output.add_argument(
+        "--commit", help="of this tree, if it is a copy without its history; default: what git says"
+    )
+    output.add_argument(
+        "--table", action="store_true", help="print markdown from the CSV, measure nothing"
+    )
+    output.add_argument(
+        "--plot", type=Path, metavar="FOLDER", help="draw from the CSV, measure nothing"
+    )
+    output.add_argument(
+        "--readme", action="store_true", help="write README's tables from the CSV, measure nothing"
+    )
+    output.add_argument("--list", action="store_true", help="print the cells, measure nothing")
+
+
+def _refuse_wrong(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """End with an error if options do not go together."""
+    if options.group and (options.device != "gpu" or _has_shape(options)):
+        parser.error("--group must come with --device gpu and without a shape")
+    known = ON_DEVICE[options.device] + OPTIONAL[options.device]
+    for name in [*(options.providers or ()), *options.exclude]:
+        if name not in known:
+            parser.error(f"provider must be one of {', '.join(known)}; got {name}")
+    if options.heads_k and (options.heads or default_heads(options.device)) % options.heads_k:
+        parser.error(f"--heads must be a multiple of --heads-k; got {options.heads_k}")
 
 
 def _has_shape(options: argparse.Namespace) -> bool:
