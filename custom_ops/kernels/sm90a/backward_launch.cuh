@@ -35,6 +35,7 @@ struct BackwardScratch {
   uint32_t* live_blocks = nullptr;
   int32_t words = 0;
   int32_t* next_item = nullptr;
+  unsigned long long* live_pairs = nullptr;
   int32_t* last_added = nullptr;
   float* grad_query_sum = nullptr;
   size_t zeroed_bytes = 0;  // from next_item on
@@ -69,6 +70,7 @@ BackwardScratch LayOutBackward(const BackwardParams& params, void* workspace) {
   const size_t zeroed_from = used;
   scratch.next_item = static_cast<int32_t*>(take(1));
   if (params.deterministic) {
+    scratch.live_pairs = static_cast<unsigned long long*>(take(2));
     scratch.last_added = static_cast<int32_t*>(take(heads * scratch.num_steps * Config::kGroups));
   }
   scratch.zeroed_bytes = used - zeroed_from;
@@ -123,12 +125,12 @@ void FillBackwardArguments(const BackwardParams& params,
   args->terms = scratch.terms;
   args->grad_query_sum = scratch.grad_query_sum;
   args->next_item = scratch.next_item;
-  args->order = {scratch.live_blocks, scratch.last_added, scratch.words};
+  args->order = {scratch.live_blocks, scratch.last_added, scratch.words, scratch.live_pairs};
   args->plan = plan;
   args->num_items = static_cast<int32_t>(key_heads * plan.num_key_blocks);
   args->num_heads_k_total = static_cast<int32_t>(key_heads);
-  args->heads_per_section = static_cast<int32_t>(
-      std::clamp<int64_t>(kSectionBytes / std::max<int64_t>(1, sum_bytes), 1, key_heads));
+  args->heads_per_section =
+      static_cast<float>(kSectionBytes) / static_cast<float>(std::max<int64_t>(1, sum_bytes));
   args->seqlen_q = static_cast<int32_t>(sizes.seqlen_q);
   args->num_steps = static_cast<int32_t>(scratch.num_steps);
   args->grad_out_row_shift =
@@ -169,7 +171,8 @@ Status LaunchBackwardKernel(const BackwardParams& params,
                                                                    args->seqlen_q,
                                                                    args->num_steps,
                                                                    scratch.words,
-                                                                   scratch.live_blocks);
+                                                                   scratch.live_blocks,
+                                                                   scratch.live_pairs);
     FLASHMASK_RETURN_IF_CUDA_FAILS(cudaGetLastError());
   }
   int multiprocessors = 0;
