@@ -29,6 +29,18 @@ __device__ __forceinline__ void TmaLoad4d(uint32_t shared,
       : "memory");
 }
 
+// Has a later TmaLoad4d of the same box find it in the L2.
+__device__ __forceinline__ void TmaPrefetch4d(
+    const CUtensorMap* map, int32_t column, int32_t head, int32_t row, int32_t batch) {
+  asm volatile(
+      "cp.async.bulk.prefetch.tensor.4d.L2.global [%0, {%1, %2, %3, %4}];\n" ::"l"(map),
+      "r"(column),
+      "r"(head),
+      "r"(row),
+      "r"(batch)
+      : "memory");
+}
+
 // A box of shared memory to (column, head, row, batch) of the tensor of `map`; what lies outside of
 // the tensor is dropped.
 __device__ __forceinline__ void TmaStore4d(const CUtensorMap* map,

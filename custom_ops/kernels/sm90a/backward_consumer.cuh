@@ -234,9 +234,10 @@ class BackwardConsumer {
     ptx::WgmmaWait<0>();
     ptx::WgmmaPin(grad_query);
     Arrive(shared_->key_empty);
-    HandOutGradQuery(before_.stage, grad_query);
+    // Stores read their staging sooner than reductions.
     StageKeySums(grad_key, args_.softmax_scale);
     Post({{}, JobKind::kStoreGradKey});
+    HandOutGradQuery(before_.stage, grad_query);
   }
 
   // Scores to weights, masked ones too.

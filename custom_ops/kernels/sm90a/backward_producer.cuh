@@ -192,6 +192,9 @@ class BackwardLoader {
     const bool exists = entry.item.key_begin != kNoMoreItems;
     const uint32_t key_full = ptx::SharedAddress(&shared_->key_full);
     if (exists) {
+      // No one else reads these, so they come from far, and there is room for one item only.
+      PrefetchKeyTile(&args_.key, entry.item);
+      PrefetchKeyTile(&args_.value, entry.item);
       ptx::MbarrierWait(ptx::SharedAddress(&shared_->value_empty), parity ^ 1);
       LoadKeyTile(&args_.value,
                   shared_->value,
@@ -206,6 +209,13 @@ class BackwardLoader {
       ptx::MbarrierArrive(key_full);
     }
     return exists;
+  }
+
+  __device__ __forceinline__ void PrefetchKeyTile(const CUtensorMap* map, const ItemInfo& item) {
+#pragma unroll
+    for (int column = 0; column < Config::kHeadDim; column += kSwizzleColumns) {
+      ptx::TmaPrefetch4d(map, column, item.head_k, item.key_begin, item.batch);
+    }
   }
 
   __device__ __forceinline__ void LoadKeyTile(const CUtensorMap* map,
@@ -317,11 +327,13 @@ class BackwardReducer {
       if (job.kind == JobKind::kExit) break;
       if (job.kind != JobKind::kAddGradQuery) {
         if (lane_ == 0) StoreKeys(job.kind, item);
-        if (job.kind == JobKind::kStoreGradKey) item_parity_ ^= 1;  // the item's last job
-      } else if (args_.order.live_blocks == nullptr) {
-        if (lane_ == 0) AddGradQuery(job.step.tile);
       } else {
-        AddInOrder(job.step, item.key_begin / Config::kKeys);
+        if (args_.order.live_blocks == nullptr) {
+          if (lane_ == 0) AddGradQuery(job.step.tile);
+        } else {
+          AddInOrder(job.step, item.key_begin / Config::kKeys);
+        }
+        if ((job.step.flags & kLastStep) != 0) item_parity_ ^= 1;  // the item's last job
       }
       __syncwarp();
     }
