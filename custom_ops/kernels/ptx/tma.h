@@ -30,15 +30,17 @@ __device__ __forceinline__ void TmaLoad4d(uint32_t shared,
 }
 
 // Has a later TmaLoad4d of the same box find it in the L2.
-__device__ __forceinline__ void TmaPrefetch4d(
-    const CUtensorMap* map, int32_t column, int32_t head, int32_t row, int32_t batch) {
-  asm volatile(
-      "cp.async.bulk.prefetch.tensor.4d.L2.global [%0, {%1, %2, %3, %4}];\n" ::"l"(map),
-      "r"(column),
-      "r"(head),
-      "r"(row),
-      "r"(batch)
-      : "memory");
+__device__ __forceinline__ void TmaPrefetch4d(const CUtensorMap* map,
+                                              int32_t column,
+                                              int32_t head,
+                                              int32_t row,
+                                              int32_t batch) {
+  asm volatile("cp.async.bulk.prefetch.tensor.4d.L2.global [%0, {%1, %2, %3, %4}];\n" ::"l"(map),
+               "r"(column),
+               "r"(head),
+               "r"(row),
+               "r"(batch)
+               : "memory");
 }
 
 // A box of shared memory to (column, head, row, batch) of the tensor of `map`; what lies outside of
@@ -72,6 +74,14 @@ __device__ __forceinline__ void BulkLoad(uint32_t shared,
       "r"(bytes),
       "r"(barrier)
       : "memory");
+}
+
+// `bytes` from shared to global memory, as in BulkLoad.
+__device__ __forceinline__ void BulkStore(void* global, uint32_t shared, uint32_t bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\n" ::"l"(global),
+               "r"(shared),
+               "r"(bytes)
+               : "memory");
 }
 
 // Adds `bytes` of floats from shared to global memory.

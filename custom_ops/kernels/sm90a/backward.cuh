@@ -73,6 +73,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
       ptx::MbarrierInit(ptx::SharedAddress(&shared->grad_scores_full[i]), kConsumerWarps);
       ptx::MbarrierInit(ptx::SharedAddress(&shared->grad_scores_empty[i]), kConsumerWarps);
     }
+    ptx::MbarrierInit(ptx::SharedAddress(&shared->helper_full), 1);
     init(shared->key_full, shared->key_empty, kConsumerWarps);
     init(shared->value_full, shared->value_empty, kConsumerWarps);
     ptx::MbarrierInitFence();

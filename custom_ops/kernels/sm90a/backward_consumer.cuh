@@ -156,12 +156,11 @@ class BackwardConsumer {
     bool first = true;
     while (true) {
       const int query_stage = query_.stage;
-      const int grad_out_stage = grad_out_.stage;
+      const int grad_out_stage = slot_.stage;
       const uint32_t flags = shared_->steps[query_stage].flags;
       const bool last = (flags & kLastStep) != 0;
       const bool partial = (flags & kPartialStep) != 0;
-      ptx::MbarrierWait(ptx::SharedAddress(&shared_->grad_out_full[grad_out_stage]),
-                        grad_out_.parity);
+      ptx::MbarrierWait(ptx::SharedAddress(&shared_->grad_out_full[grad_out_stage]), slot_.parity);
       if (first) ptx::MbarrierWait(ptx::SharedAddress(&shared_->value_full), parity);
       Define(grads);
       ptx::WgmmaFence();
@@ -190,26 +189,25 @@ class BackwardConsumer {
 
       TakeTurn();
       // In the first step this yields nothing of use.
-      if (!first) WaitForGradScores(before_);
+      const int before = grad_out_stage ^ 1;
+      if (!first) WaitForGradScores(before);
       Define(grad_query);
       ptx::WgmmaFence();
-      MultiplyByKeys(before_.stage, grad_query);
+      MultiplyByKeys(before, grad_query);
       ptx::WgmmaCommit();
       ptx::WgmmaFence();
       AddProduct(weights, GradOut(grad_out_stage), !first, grad_value);
       AddProduct(cells, Query(query_stage), !first, grad_key);
       ptx::WgmmaCommit();
       query_.Advance();
-      grad_out_.Advance();
       ptx::WgmmaWait<1>();
       ptx::WgmmaPin(grad_query);
-      if (!first) HandOutGradQuery(before_.stage, grad_query);
+      if (!first) HandOutGradQuery(before, grad_query);
       ptx::WgmmaWait<0>();
       ptx::WgmmaPin(grad_value);
       ptx::WgmmaPin(grad_key);
       Arrive(shared_->query_empty[query_stage]);
       Arrive(shared_->grad_out_empty[grad_out_stage]);
-      before_ = slot_;
       slot_.Advance();
       first = false;
       if (last) break;
@@ -226,10 +224,11 @@ class BackwardConsumer {
     PassTurn();
     StageKeySums(grad_value, 1.0f);  // first, as the other group may be behind
     Post({{}, JobKind::kStoreGradValue});
-    WaitForGradScores(before_);
+    const int before = slot_.stage ^ 1;
+    WaitForGradScores(before);
     Define(grad_query);
     ptx::WgmmaFence();
-    MultiplyByKeys(before_.stage, grad_query);
+    MultiplyByKeys(before, grad_query);
     ptx::WgmmaCommit();
     ptx::WgmmaWait<0>();
     ptx::WgmmaPin(grad_query);
@@ -237,7 +236,7 @@ class BackwardConsumer {
     // Stores read their staging sooner than reductions.
     StageKeySums(grad_key, args_.softmax_scale);
     Post({{}, JobKind::kStoreGradKey});
-    HandOutGradQuery(before_.stage, grad_query);
+    HandOutGradQuery(before, grad_query);
   }
 
   // Scores to weights, masked ones too.
@@ -301,8 +300,8 @@ class BackwardConsumer {
     ptx::MbarrierWait(ptx::SharedAddress(&shared_->grad_scores_empty[slot_.stage]),
                       slot_.parity ^ 1);
     const int row = Lane() % 16;
-    const uint32_t to =
-        GradScores(slot_.stage) + group_ * kGroupBlock + (thread_ / kWarp * 16 + row) * kSwizzleBytes;
+    const uint32_t to = GradScores(slot_.stage) + group_ * kGroupBlock +
+                        (thread_ / kWarp * 16 + row) * kSwizzleBytes;
 #pragma unroll
     for (int i = 0; i < kRows / kWgmmaDepth; ++i) {
       const int chunk = 2 * i % 8 + Lane() / 16;
@@ -317,8 +316,10 @@ class BackwardConsumer {
     Arrive(shared_->grad_scores_full[slot_.stage]);
   }
 
-  __device__ __forceinline__ void WaitForGradScores(const RingPlace<kSlots>& slot) const {
-    ptx::MbarrierWait(ptx::SharedAddress(&shared_->grad_scores_full[slot.stage]), slot.parity);
+  // Of the step before, whose slot this is.
+  __device__ __forceinline__ void WaitForGradScores(int slot) const {
+    const uint32_t parity = slot_.stage == 0 ? slot_.parity ^ 1 : slot_.parity;
+    ptx::MbarrierWait(ptx::SharedAddress(&shared_->grad_scores_full[slot]), parity);
   }
 
   // The groups issue their products in turn: while one has the tensor cores, the other computes
@@ -378,7 +379,8 @@ class BackwardConsumer {
 
   // The share of grad_query of the step whose dS was in the slot, to the reducer.
   __device__ __forceinline__ void HandOutGradQuery(
-      int slot, const float (&grad_query)[Config::kGroupSums]) const {
+      int slot,
+      const float (&grad_query)[Config::kGroupSums]) const {
     Arrive(shared_->grad_scores_empty[slot]);
     StageGradQuery(grad_query);
     Post({shared_->stored[group_][slot], JobKind::kAddGradQuery});
@@ -389,9 +391,7 @@ class BackwardConsumer {
   int group_;
   int thread_;
   RingPlace<Config::kQueryStages> query_;
-  RingPlace<Config::kGradOutStages> grad_out_;
-  RingPlace<kSlots> slot_;    // of dS of this step
-  RingPlace<kSlots> before_;  // and of the step before
+  RingPlace<kSlots> slot_;  // of dS, and the stage of grad_out
 };
 
 }  // namespace flashmask::sm90a

@@ -25,21 +25,6 @@ struct RowInputs {
   const float* grad_softmax_lse;  // [B, Hq, Sq]; null: zero
 };
 
-// The sum of products of eight pairs of 16-bit elements.
-template <typename Element>
-__device__ __forceinline__ float Dot8(const uint4& left, const uint4& right) {
-  const uint32_t a[4] = {left.x, left.y, left.z, left.w};
-  const uint32_t b[4] = {right.x, right.y, right.z, right.w};
-  float sum = 0.0f;
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const float2 x = Unpack<Element>(a[i]);
-    const float2 y = Unpack<Element>(b[i]);
-    sum = fmaf(x.x, y.x, fmaf(x.y, y.y, sum));
-  }
-  return sum;
-}
-
 // One warp per word of SumOrder::live_blocks, a key block a lane; live_pairs is zero at the start.
 template <int kRows>
 __global__ void __launch_bounds__(kSmallThreads) ListLiveBlocks(MaskPlanView plan,
@@ -137,10 +122,11 @@ __global__ void __launch_bounds__(kSmallThreads)
   }
 }
 
-// A block per step of rows: its sums, in the order of BackwardConsumer's registers, to the tensor.
+// A block per step of rows from first_tile on: its sums, in the order of BackwardConsumer's
+// registers, to the tensor.
 template <typename Config>
 __global__ void __launch_bounds__(kSmallThreads)
-    FinishGradQuery(const __grid_constant__ BackwardArguments args) {
+    FinishGradQuery(const __grid_constant__ BackwardArguments args, int32_t first_tile) {
   using Element = typename Config::Element;
   constexpr int kRows = Config::kRows;
   constexpr int kHeadDim = Config::kHeadDim;
@@ -153,11 +139,12 @@ __global__ void __launch_bounds__(kSmallThreads)
   const int thread = static_cast<int>(threadIdx.x);
   const int group = thread / kWarpgroup;
   const int in_group = thread % kWarpgroup;
-  const int64_t step = blockIdx.x % args.num_steps;
-  const int64_t head_of_all = blockIdx.x / args.num_steps;
+  const int64_t tile_index = int64_t{first_tile} + blockIdx.x;
+  const int64_t step = tile_index % args.num_steps;
+  const int64_t head_of_all = tile_index / args.num_steps;
   const float4* sums = reinterpret_cast<const float4*>(args.grad_query_sum) +
-                       int64_t{blockIdx.x} * (Config::kTileFloats / 4) +
-                       group * (kQuads * kWarpgroup) + in_group;
+                       tile_index * (Config::kTileFloats / 4) + group * (kQuads * kWarpgroup) +
+                       in_group;
   const int row = in_group / kWarp * 16 + in_group % kWarp / 4 + (kHalfColumns ? 0 : group * 64);
   const int column = in_group % 4 * 2 + (kHalfColumns ? group * 64 : 0);
   float4 values[kQuads];

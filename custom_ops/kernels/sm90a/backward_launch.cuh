@@ -37,11 +37,23 @@ struct BackwardScratch {
   int32_t* next_item = nullptr;
   unsigned long long* live_pairs = nullptr;
   int32_t* last_added = nullptr;
+  int32_t heads_per_section = 1;
+  int32_t num_sections = 0;          // that are fused, or 0
+  int32_t* fusion_counts = nullptr;  // next_task, prepared, done
   float* grad_query_sum = nullptr;
   size_t zeroed_bytes = 0;  // from next_item on
   size_t total_bytes = 0;
   int64_t num_steps = 0;
 };
+
+// Key heads whose sums of grad_query fill kSectionBytes.
+template <typename Config>
+float HeadsIfDense(const AttentionSizes& sizes, int64_t num_steps) {
+  const int64_t group = sizes.num_heads / std::max<int64_t>(1, sizes.num_heads_k);
+  const int64_t bytes =
+      group * num_steps * Config::kTileFloats * static_cast<int64_t>(sizeof(float));
+  return static_cast<float>(kSectionBytes) / static_cast<float>(std::max<int64_t>(1, bytes));
+}
 
 template <typename Config>
 BackwardScratch LayOutBackward(const BackwardParams& params, void* workspace) {
@@ -67,12 +79,20 @@ BackwardScratch LayOutBackward(const BackwardParams& params, void* workspace) {
     scratch.live_blocks = static_cast<uint32_t*>(
         take(sizes.batch * sizes.num_heads_mask * scratch.num_steps * scratch.words));
   }
+  const int64_t key_heads = sizes.batch * sizes.num_heads_k;
+  const float heads_if_dense = HeadsIfDense<Config>(sizes, scratch.num_steps);
+  scratch.heads_per_section = static_cast<int32_t>(
+      std::clamp(heads_if_dense, 1.0f, static_cast<float>(std::max<int64_t>(1, key_heads))));
+  const int64_t sections = (key_heads + scratch.heads_per_section - 1) / scratch.heads_per_section;
+  const bool fuses = !params.deterministic && sections >= kLeastSections;
+  scratch.num_sections = fuses ? static_cast<int32_t>(sections) : 0;
   const size_t zeroed_from = used;
   scratch.next_item = static_cast<int32_t*>(take(1));
   if (params.deterministic) {
     scratch.live_pairs = static_cast<unsigned long long*>(take(2));
     scratch.last_added = static_cast<int32_t*>(take(heads * scratch.num_steps * Config::kGroups));
   }
+  scratch.fusion_counts = static_cast<int32_t*>(take(1 + 2 * int64_t{scratch.num_sections}));
   scratch.zeroed_bytes = used - zeroed_from;
   scratch.grad_query_sum =
       static_cast<float*>(take(heads * scratch.num_steps * Config::kTileFloats));
@@ -100,6 +120,8 @@ Status MakeBackwardMaps(const BackwardParams& params, BackwardArguments* args) {
   const Status made[] = {
       map(params.query, "query", false, Config::kRows, &args->query),
       map(rows, "grad_out", false, Config::kRows, &args->grad_out),
+      map(params.out, "out", false, Config::kHelperRows, &args->fusion.out),
+      map(rows, "grad_out", false, Config::kHelperRows, &args->fusion.grad_out),
       map(params.key, "key", true, Config::kKeys, &args->key),
       map(params.value, "value", true, Config::kKeys, &args->value),
       map(params.grad_key, "grad_key", true, Config::kGroupKeys, &args->grad_key),
@@ -118,19 +140,28 @@ void FillBackwardArguments(const BackwardParams& params,
                            BackwardArguments* args) {
   const AttentionSizes& sizes = params.sizes;
   const int64_t group = sizes.num_heads / sizes.num_heads_k;
-  const int64_t sum_bytes =
-      group * scratch.num_steps * Config::kTileFloats * static_cast<int64_t>(sizeof(float));
   const int64_t key_heads = sizes.batch * sizes.num_heads_k;
   args->grad_query = params.grad_query;
   args->terms = scratch.terms;
   args->grad_query_sum = scratch.grad_query_sum;
   args->next_item = scratch.next_item;
-  args->order = {scratch.live_blocks, scratch.last_added, scratch.words, scratch.live_pairs};
+  args->order = {scratch.live_blocks,
+                 scratch.last_added,
+                 scratch.words,
+                 scratch.live_pairs,
+                 HeadsIfDense<Config>(sizes, scratch.num_steps)};
+  args->fusion.softmax_lse = params.softmax_lse;
+  args->fusion.grad_softmax_lse = params.grad_softmax_lse;
+  args->fusion.next_task = scratch.fusion_counts;
+  args->fusion.prepared = scratch.fusion_counts + 1;
+  args->fusion.done = args->fusion.prepared + scratch.num_sections;
+  args->fusion.num_sections = scratch.num_sections;
+  args->fusion.section_tiles =
+      static_cast<int32_t>(scratch.heads_per_section * group * scratch.num_steps);
   args->plan = plan;
   args->num_items = static_cast<int32_t>(key_heads * plan.num_key_blocks);
   args->num_heads_k_total = static_cast<int32_t>(key_heads);
-  args->heads_per_section =
-      static_cast<float>(kSectionBytes) / static_cast<float>(std::max<int64_t>(1, sum_bytes));
+  args->heads_per_section = scratch.heads_per_section;
   args->seqlen_q = static_cast<int32_t>(sizes.seqlen_q);
   args->num_steps = static_cast<int32_t>(scratch.num_steps);
   args->grad_out_row_shift =
@@ -161,7 +192,8 @@ Status LaunchBackwardKernel(const BackwardParams& params,
       BuildMaskPlan(params.sizes, params.mask, args->plan, PlanOrders::kKeyBlocks, stream);
   if (!built.ok()) return built;
   const RowInputs inputs{params.out, params.grad_out, params.softmax_lse, params.grad_softmax_lse};
-  const int64_t tiles = params.sizes.batch * params.sizes.num_heads * scratch.num_steps;
+  int64_t tiles = params.sizes.batch * params.sizes.num_heads * scratch.num_steps;
+  if (scratch.num_sections != 0) tiles = int64_t{kSectionsAhead} * args->fusion.section_tiles;
   PrepareRows<Config><<<static_cast<unsigned>(tiles), kSmallThreads, 0, stream>>>(*args, inputs);
   FLASHMASK_RETURN_IF_CUDA_FAILS(cudaGetLastError());
   if (params.deterministic) {
@@ -226,8 +258,8 @@ Status LaunchBackward(const BackwardParams& params) {
   const BackwardScratch scratch = LayOutBackward<Config>(params, params.execution.workspace);
   const int64_t tiles = sizes.batch * sizes.num_heads * scratch.num_steps;
   const int64_t items = sizes.batch * sizes.num_heads_k * plan.num_key_blocks;
-  if (std::max(items, tiles) > INT32_MAX / 2) {
-    return Status::Unsupported("more than 2^30 blocks of rows or keys in one call");
+  if (std::max(items, tiles) > INT32_MAX / 4) {
+    return Status::Unsupported("more than 2^29 blocks of rows or keys in one call");
   }
   if (tiles == 0) return Status::Ok();
   FLASHMASK_RETURN_IF_CUDA_FAILS(
@@ -236,7 +268,11 @@ Status LaunchBackward(const BackwardParams& params) {
   FillBackwardArguments<Config>(params, plan, scratch, &args);
   const Status launched = LaunchBackwardKernel<Config>(params, scratch, &args);
   if (!launched.ok()) return launched;
-  FinishGradQuery<Config><<<static_cast<unsigned>(tiles), kSmallThreads, 0, stream>>>(args);
+  const int64_t converted =
+      int64_t{std::max(scratch.num_sections - kSectionsAhead, 0)} * args.fusion.section_tiles;
+  FinishGradQuery<Config><<<static_cast<unsigned>(tiles - converted), kSmallThreads, 0, stream>>>(
+      args,
+      static_cast<int32_t>(converted));
   return CudaStatus(cudaGetLastError(), "launch of FinishGradQuery");
 }
 

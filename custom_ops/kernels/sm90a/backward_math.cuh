@@ -28,6 +28,25 @@ __device__ __forceinline__ void StoreRelease(int32_t* to, int32_t value) {
   asm volatile("st.release.gpu.global.s32 [%0], %1;\n" ::"l"(to), "r"(value) : "memory");
 }
 
+__device__ __forceinline__ void AddRelease(int32_t* to, int32_t value) {
+  asm volatile("red.release.gpu.global.add.s32 [%0], %1;\n" ::"l"(to), "r"(value) : "memory");
+}
+
+// The sum of products of eight pairs of 16-bit elements.
+template <typename Element>
+__device__ __forceinline__ float Dot8(const uint4& left, const uint4& right) {
+  const uint32_t a[4] = {left.x, left.y, left.z, left.w};
+  const uint32_t b[4] = {right.x, right.y, right.z, right.w};
+  float sum = 0.0f;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float2 x = Unpack<Element>(a[i]);
+    const float2 y = Unpack<Element>(b[i]);
+    sum = fmaf(x.x, y.x, fmaf(x.y, y.y, sum));
+  }
+  return sum;
+}
+
 // Orders accesses to global memory of the copy engine and of this thread.
 __device__ __forceinline__ void FenceProxyGlobal() {
   asm volatile("fence.proxy.async.global;\n" ::: "memory");

@@ -8,6 +8,7 @@
 #include "kernels/ptx/tma.h"
 #include "kernels/ptx/warpgroup.h"
 #include "kernels/sm90a/backward_config.h"
+#include "kernels/sm90a/backward_helper.cuh"
 #include "kernels/sm90a/backward_mask.cuh"
 #include "kernels/sm90a/backward_math.cuh"
 #include "kernels/sm90a/backward_shared.cuh"
@@ -18,7 +19,8 @@
 
 namespace flashmask::sm90a {
 
-// Warp 1 of the producer: fetches items, finds their live steps, and lists them for the loader.
+// Warp 1 of the producer: fetches items, finds their live steps, and lists them for the loader;
+// with a full list it helps out.
 template <typename Config>
 class BackwardScheduler {
  public:
@@ -28,7 +30,8 @@ class BackwardScheduler {
   __device__ __forceinline__ BackwardScheduler(const BackwardArguments& args, Shared* shared)
       : args_(args),
         shared_(shared),
-        lane_(static_cast<int>(threadIdx.x) % kWarp) {}
+        lane_(static_cast<int>(threadIdx.x) % kWarp),
+        helper_(args, shared) {}
 
   __device__ __forceinline__ void Run() {
     heads_per_section_ = HeadsPerSection();
@@ -36,12 +39,15 @@ class BackwardScheduler {
       int32_t item = 0;
       if (lane_ == 0) item = atomicAdd(args_.next_item, 1);
       item = __shfl_sync(kAllLanes, item, 0);
-      if (item >= args_.num_items) break;
-      Decode(item);
-      ListSteps();
+      const bool exists = item < args_.num_items;
+      if (exists) {
+        Decode(item);
+      } else {
+        key_begin_ = kNoMoreItems;
+      }
+      ListSteps(exists);
+      if (!exists) return;
     }
-    key_begin_ = kNoMoreItems;
-    List(0, 0, kFirstStep);
   }
 
  private:
@@ -53,13 +59,12 @@ class BackwardScheduler {
   // as many heads as can be are worked on together: key blocks come one after the other there, and
   // so do the rows at work, a part of the sums that is about as large as that of the live pairs.
   __device__ __forceinline__ int32_t HeadsPerSection() const {
-    float heads = args_.heads_per_section;
-    if (IsOrdered()) {
-      const float all = static_cast<float>(args_.plan.num_masks) *
-                        static_cast<float>(args_.num_steps) *
-                        static_cast<float>(args_.plan.num_key_blocks);
-      heads *= all / fmaxf(1.0f, static_cast<float>(*args_.order.live_pairs));
-    }
+    if (!IsOrdered()) return args_.heads_per_section;
+    const float all = static_cast<float>(args_.plan.num_masks) *
+                      static_cast<float>(args_.num_steps) *
+                      static_cast<float>(args_.plan.num_key_blocks);
+    const float live = fmaxf(1.0f, static_cast<float>(*args_.order.live_pairs));
+    const float heads = args_.order.heads_if_dense * (all / live);
     const float most = static_cast<float>(args_.num_heads_k_total);
     return static_cast<int32_t>(fminf(fmaxf(heads, 1.0f), most));
   }
@@ -83,27 +88,34 @@ class BackwardScheduler {
     const int32_t block =
         IsOrdered() ? rank : args_.plan.key_order[int64_t{Mask(0)} * blocks + rank];
     key_begin_ = block * Config::kKeys;
+    section_ = first_head / heads_per_section_;
   }
 
-  // A step is only listed when the next one is known: the last of an item is marked.
-  __device__ __forceinline__ void ListSteps() {
+  // The steps of an item, or the entry behind the last item. A step is only listed when the next
+  // one is known: the last of an item is marked.
+  __device__ __forceinline__ void ListSteps(bool exists) {
     LiveSteps<kRows> live;
-    LoadRanges(0, &live);
-    int32_t step = live.Next(0);
+    int32_t step = args_.num_steps;
+    int32_t head = args_.heads_per_key;  // of the group
+    if (exists) {
+      head = 0;
+      LoadRanges(head, &live);
+      step = live.Next(0);
+    }
     int32_t pending = kNone;
     int32_t pending_head = 0;
     uint32_t flags = kFirstStep | kPartialStep;
-    for (int32_t head = 0;;) {  // of the group
+    while (true) {
       while (step >= args_.num_steps && ++head < args_.heads_per_key) {
         if (args_.heads_per_mask < args_.heads_per_key) LoadRanges(head, &live);
         step = live.Next(0);
       }
       const bool end = step >= args_.num_steps;
-      if (pending != kNone) {
-        List(pending_head, pending, flags | (end ? kLastStep : 0u));
+      if (end || pending != kNone) {
+        if (end) flags |= kLastStep;
+        if (pending == kNone) flags |= kDeadStep;
+        List(pending_head, max(pending, 0), flags);  // the only call: much is behind it
         flags = 0;
-      } else if (end) {
-        List(0, 0, flags | kLastStep | kDeadStep);
       }
       if (end) return;
       pending = step;
@@ -122,7 +134,17 @@ class BackwardScheduler {
                lane_);
   }
 
+  // Whether nothing is left to help with before the next entry.
+  __device__ __forceinline__ bool MayList() {
+    if (!helper_.IsReady(section_)) return false;
+    if (helper_.is_finished()) return true;
+    if (key_begin_ == kNoMoreItems) return false;
+    return ptx::MbarrierTest(ptx::SharedAddress(&shared_->entry_empty[place_.stage]),
+                             place_.parity ^ 1);
+  }
+
   __device__ __forceinline__ void List(int32_t head_of_group, int32_t counted, uint32_t flags) {
+    while (!MayList()) helper_.Step();
     ptx::MbarrierWait(ptx::SharedAddress(&shared_->entry_empty[place_.stage]), place_.parity ^ 1);
     if (lane_ == 0) {
       const int32_t step = IsOrdered() ? args_.num_steps - 1 - counted : counted;
@@ -145,7 +167,9 @@ class BackwardScheduler {
   const BackwardArguments& args_;
   Shared* shared_;
   int lane_;
+  BackwardHelper<Config> helper_;
   int32_t heads_per_section_ = 1;
+  int32_t section_ = 0;
   int32_t batch_ = 0;
   int32_t head_k_ = 0;
   int32_t key_begin_ = 0;
@@ -170,6 +194,7 @@ class BackwardLoader {
       ptx::MbarrierWait(ptx::SharedAddress(&shared_->entry_full[place_.stage]), place_.parity);
       const ListEntry& entry = shared_->entries[place_.stage];
       if ((entry.step.flags & kFirstStep) != 0) {
+        FenceProxyGlobal();  // the rows may have been prepared a moment ago
         if (!BeginItem(entry, item_parity)) return;
         item_parity ^= 1;
       }
@@ -333,7 +358,10 @@ class BackwardReducer {
         } else {
           AddInOrder(job.step, item.key_begin / Config::kKeys);
         }
-        if ((job.step.flags & kLastStep) != 0) item_parity_ ^= 1;  // the item's last job
+        if ((job.step.flags & kLastStep) != 0) {  // the item's last job
+          if (lane_ == 0) AnnounceItem(item);
+          item_parity_ ^= 1;
+        }
       }
       __syncwarp();
     }
@@ -349,6 +377,14 @@ class BackwardReducer {
     ptx::BulkReduceAdd(sum, staging_, kStagingBytes);
     ptx::BulkCommit();
     ptx::BulkWaitRead<0>();
+  }
+
+  __device__ __forceinline__ void AnnounceItem(const ItemInfo& item) const {
+    if (args_.fusion.num_sections == 0) return;
+    const int32_t head_of_all = item.batch * args_.num_heads_k + item.head_k;
+    ptx::BulkWait<0>();
+    FenceProxyGlobal();
+    AddRelease(args_.fusion.done + head_of_all / args_.heads_per_section, 1);
   }
 
   // Adds after the live key block before this one, and tells the next.

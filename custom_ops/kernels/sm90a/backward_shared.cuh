@@ -50,19 +50,23 @@ struct alignas(16) Job {
   JobKind kind;
 };
 
-constexpr int kSlots = 2;  // of dS
+constexpr int kSlots = 2;  // of dS; a slot goes with a stage of grad_out
 
 template <typename Config>
 struct BackwardShared {
   using Element = typename Config::Element;
   static constexpr int kTile = Config::kKeys * Config::kHeadDim;
   static constexpr int kRowTile = Config::kRows * Config::kHeadDim;
+  static constexpr uint32_t kHelperBytes = 8192;
+  static constexpr uint32_t kZeroBytes = 1024;
   alignas(1024) Element key[kTile];
   alignas(1024) Element value[kTile];
   alignas(1024) Element query[Config::kQueryStages][kRowTile];
   alignas(1024) Element grad_out[Config::kGradOutStages][kRowTile];
   alignas(1024) Element grad_scores[kSlots][Config::kKeys * Config::kRows];  // [rows / 64][key][64]
   alignas(1024) float staging[Config::kGroups][kRowTile / Config::kGroups];
+  alignas(1024) unsigned char helper[kHelperBytes];
+  alignas(128) unsigned char zeros[kZeroBytes];
   alignas(128) int4 bounds[Config::kQueryStages][Config::kKeys];
   alignas(128) float lse_log2[Config::kQueryStages][Config::kRows];
   alignas(128) float delta[Config::kGradOutStages][Config::kRows];
@@ -79,6 +83,7 @@ struct BackwardShared {
   alignas(8) uint64_t grad_scores_empty[kSlots];
   alignas(8) uint64_t entry_full[kListEntries];
   alignas(8) uint64_t entry_empty[kListEntries];
+  alignas(8) uint64_t helper_full;
   alignas(8) uint64_t key_full;
   alignas(8) uint64_t key_empty;
   alignas(8) uint64_t value_full;
