@@ -13,12 +13,14 @@ from paddle_flashmask import _ops
 __all__ = ["Kernel", "backend_of", "registered_kernels"]
 
 # A line of the library's own description, e.g.
-# "sm80 (compute capability 8.0 or newer): float16 bfloat16, head_dim a multiple of 8 up to 64", or
-# "sm90a (compute capability 9.0): bfloat16, head_dim a multiple of 8 up to 64, forward".
+# "sm80 (compute capability 8.0 or newer): float16 bfloat16, head_dim a multiple of 8 up to 64, keys
+# split for few rows", or "sm90a (compute capability 9.0): bfloat16, head_dim a multiple of 8 up to
+# 64, forward".
 KERNEL_LINE = re.compile(
     r"(?P<name>\w+)(?: \(compute capability (?P<major>\d+)\.(?P<minor>\d)(?P<newer> or newer)?\))?:"
     r"(?P<dtypes>[ \w]+), head_dim a multiple of (?P<multiple>\d+) up to (?P<most>\d+)"
-    r"(?:, (?P<only>forward|backward))?(?P<on_request>, on request)?"
+    r"(?:, (?P<only>forward|backward))?(?P<splits_keys>, keys split for few rows)?"
+    r"(?P<on_request>, on request)?"
 )
 PASSES = ("forward", "backward")
 ANY_CAPABILITY = (sys.maxsize, 0)
@@ -39,6 +41,7 @@ class Kernel:
         max_head_dim: and at most this.
         passes: forward, backward or both.
         on_request: whether it serves only who asks for it by name.
+        splits_keys: whether it goes before newer kernels in forward calls with few rows.
     """
 
     name: str
@@ -49,6 +52,7 @@ class Kernel:
     max_head_dim: int
     passes: tuple[str, ...]
     on_request: bool
+    splits_keys: bool = False
 
     def serves(
         self, capability: tuple[int, int], dtype: str, head_dim: int, *, only: str = AUTO
@@ -82,6 +86,7 @@ def registered_kernels() -> list[Kernel]:
                 max_head_dim=int(match["most"]),
                 passes=PASSES if match["only"] is None else (match["only"],),
                 on_request=match["on_request"] is not None,
+                splits_keys=match["splits_keys"] is not None,
             )
         )
     return kernels
@@ -90,7 +95,8 @@ def registered_kernels() -> list[Kernel]:
 def backend_of(tensor: paddle.Tensor, head_dim: int, dtype: str | None = None) -> str:
     """Return "CPU", or "CUDA sm80" and the like: what would serve attention beside `tensor`.
 
-    Where another kernel serves the backward, it is named too: "CUDA sm90a, backward sm80".
+    Where another kernel serves the backward, it is named too: "CUDA sm90a, backward sm80". Forward
+    calls with few rows, as in decoding, may be served by an older kernel that splits keys.
 
     Args:
         tensor: a weight of the layer: its place and dtype count.

@@ -10,7 +10,8 @@ from paddle_flashmask import _ops, backends
 WORDS = """\
 cpu: float32 float16 bfloat16, head_dim a multiple of 8 up to 256
 sm80 (compute capability 8.0 or newer): float16 bfloat16, head_dim a multiple of 8 up to 64
-sm80 (compute capability 8.0 or newer): float16 bfloat16, head_dim a multiple of 8 up to 128
+sm80 (compute capability 8.0 or newer): float16 bfloat16, head_dim a multiple of 8 up to 128, \
+keys split for few rows
 sm90a (compute capability 9.0): bfloat16, head_dim a multiple of 8 up to 64
 sm90a (compute capability 9.0): bfloat16, head_dim a multiple of 8 up to 128, forward
 sm90a (compute capability 9.0): bfloat16, head_dim a multiple of 8 up to 128, backward, on request

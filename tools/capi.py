@@ -61,6 +61,11 @@ def use_kernels(name: str) -> None:
     _workspace_bytes.cache_clear()  # kernels work in different amounts of memory
 
 
+def limit_shared_memory(size: int | None) -> None:
+    """Choose tiles as if a block had `size` bytes of shared memory at most; None: as here."""
+    library().flashmask_limit_shared_memory(ctypes.c_int32(2**31 - 1 if size is None else size))
+
+
 def forward(
     q: torch.Tensor,
     k: torch.Tensor,

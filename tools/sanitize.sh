@@ -16,6 +16,6 @@ for tool in "$@"; do
   # initcheck must see who wrote the inputs; the others look at our kernels only.
   [ "$tool" = initcheck ] || options+=(--kernel-name kernel_substring=flashmask)
   compute-sanitizer "${options[@]}" "${PYTHON:-python3}" -m pytest tests/gpu/test_c_door.py \
-    tests/gpu/test_deterministic.py -k fresh_memory -m gpu -q --no-header -p no:cacheprovider -W ignore || failed=1
+    tests/gpu/test_deterministic.py tests/gpu/test_few_rows.py -k fresh_memory -m gpu -q --no-header -p no:cacheprovider -W ignore || failed=1
 done
 exit "$failed"

@@ -95,14 +95,17 @@ Status FillBackward(const flashmask_call& call, BackwardParams* params) {
   return FillInputs(call, params);
 }
 
-Status KernelFor(const flashmask_call& call, Pass pass, const Kernel** kernel) {
+Status KernelFor(const flashmask_call& call,
+                 Pass pass,
+                 const AttentionSizes& sizes,
+                 const Kernel** kernel) {
   Target target;
   if (call.device >= 0) {
     target.device = Device::kCuda;
     const Status status = ComputeCapability(call.device, &target.compute_capability);
     if (!status.ok()) return status;
   }
-  return FindKernel(target, pass, static_cast<DataType>(call.dtype), call.head_dim, kernel);
+  return FindKernel(target, pass, static_cast<DataType>(call.dtype), sizes, kernel);
 }
 
 // Keeps the message of a failure for the thread that asked.
@@ -130,7 +133,7 @@ const char* WithKernel(const flashmask_call* call, Fill fill, Use use) {
   const Kernel* kernel = nullptr;
   constexpr auto kPass = std::is_same_v<Params, ForwardParams> ? flashmask::Pass::kForward
                                                                : flashmask::Pass::kBackward;
-  if (status.ok()) status = flashmask::KernelFor(*call, kPass, &kernel);
+  if (status.ok()) status = flashmask::KernelFor(*call, kPass, params.sizes, &kernel);
   if (status.ok()) status = use(*kernel, params);
   return Report(status);
 }

@@ -47,6 +47,8 @@ const char* flashmask_set_gpu_kernels(const char* name) {
   return Report(flashmask::RestrictGpuKernels(name));
 }
 
+void flashmask_limit_shared_memory(int32_t bytes) { flashmask::LimitSharedMemoryOfBlocks(bytes); }
+
 const char* flashmask_describe_kernels() {
   thread_local std::string text;
   text = flashmask::DescribeKernels();

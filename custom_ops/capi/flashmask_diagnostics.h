@@ -33,6 +33,10 @@ FLASHMASK_EXPORT const char* flashmask_cpu_isa();
 // or a message that lives until the next call from the same thread.
 FLASHMASK_EXPORT const char* flashmask_set_gpu_kernels(const char* name);
 
+// Lets GPU kernels choose their tiles as if a block had so many bytes of shared memory at most, as
+// it has on smaller devices (101376, 166912); INT32_MAX: what there is.
+FLASHMASK_EXPORT void flashmask_limit_shared_memory(int32_t bytes);
+
 // One line per registered kernel; lives until the next call from the same thread.
 FLASHMASK_EXPORT const char* flashmask_describe_kernels();
 

@@ -11,6 +11,7 @@ constexpr CpuIsa kIsas[] = {CpuIsa::kAuto,
 
 std::atomic<bool> tile_skipping{true};
 std::atomic<bool> deterministic{false};
+std::atomic<int32_t> shared_memory_of_blocks{INT32_MAX};
 std::atomic<int> requested_isa{static_cast<int>(CpuIsa::kAuto)};
 
 bool MachineRuns(CpuIsa isa) {
@@ -72,6 +73,9 @@ void SetTileSkipping(bool on) { tile_skipping = on; }
 
 bool Deterministic() { return deterministic; }
 void SetDeterministic(bool on) { deterministic = on; }
+
+int32_t SharedMemoryOfBlocks() { return shared_memory_of_blocks; }
+void LimitSharedMemoryOfBlocks(int32_t bytes) { shared_memory_of_blocks = bytes; }
 
 CpuIsa RequestedCpuIsa() { return static_cast<CpuIsa>(requested_isa.load()); }
 

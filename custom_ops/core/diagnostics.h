@@ -45,6 +45,11 @@ void SetTileSkipping(bool on);
 bool Deterministic();
 void SetDeterministic(bool on);
 
+// Bytes of shared memory that a block of a GPU kernel may have, INT32_MAX: what the device has.
+// With less, kernels take the tiles that they would on a smaller device.
+int32_t SharedMemoryOfBlocks();
+void LimitSharedMemoryOfBlocks(int32_t bytes);
+
 // Instruction sets of the CPU kernel, in ascending order of preference.
 enum class CpuIsa : int { kAuto = -1, kPortable = 0, kAvx2 = 1, kAvx512 = 2, kAvx512Bf16 = 3 };
 

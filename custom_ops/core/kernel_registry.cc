@@ -32,7 +32,13 @@ bool Serves(const Kernel& kernel, Target target, Pass pass, DataType dtype, int6
          std::find(kernel.dtypes.begin(), kernel.dtypes.end(), dtype) != kernel.dtypes.end();
 }
 
-bool IsBetter(const Kernel& kernel, const Kernel& than) {
+bool GoesFirst(const Kernel& kernel, Pass pass, const AttentionSizes& sizes) {
+  return pass == Pass::kForward && kernel.goes_first != nullptr && kernel.goes_first(sizes);
+}
+
+bool IsBetter(const Kernel& kernel, const Kernel& than, Pass pass, const AttentionSizes& sizes) {
+  const bool goes_first = GoesFirst(kernel, pass, sizes);
+  if (goes_first != GoesFirst(than, pass, sizes)) return goes_first;
   if (kernel.min_compute_capability != than.min_compute_capability) {
     return kernel.min_compute_capability > than.min_compute_capability;
   }
@@ -55,20 +61,21 @@ KernelRegistration::KernelRegistration(const Kernel& kernel) { Kernels().push_ba
 Status FindKernel(Target target,
                   Pass pass,
                   DataType dtype,
-                  int64_t head_dim,
+                  const AttentionSizes& sizes,
                   const Kernel** found) {
   *found = nullptr;
   for (const Kernel& kernel : Kernels()) {
-    if (!Serves(kernel, target, pass, dtype, head_dim)) continue;
-    if (*found == nullptr || IsBetter(kernel, **found)) *found = &kernel;
+    if (!Serves(kernel, target, pass, dtype, sizes.head_dim)) continue;
+    if (*found == nullptr || IsBetter(kernel, **found, pass, sizes)) *found = &kernel;
   }
   if (*found != nullptr) return Status::Ok();
   const char* only = only_gpu_kernels;
   const std::string restriction =
       only == nullptr ? "" : " (of the GPU kernels only " + std::string(only) + " is allowed)";
   return Status::Unsupported("no kernel for " + DescribeTarget(target) + ", dtype " +
-                             DataTypeName(dtype) + " and head_dim " + std::to_string(head_dim) +
-                             restriction + "; there is: " + DescribeKernels());
+                             DataTypeName(dtype) + " and head_dim " +
+                             std::to_string(sizes.head_dim) + restriction +
+                             "; there is: " + DescribeKernels());
 }
 
 Status RestrictGpuKernels(const std::string& name) {
@@ -108,6 +115,7 @@ std::string DescribeKernels() {
             std::to_string(kernel.max_head_dim);
     if (kernel.backward == nullptr) text += ", forward";
     if (kernel.forward == nullptr) text += ", backward";
+    if (kernel.goes_first != nullptr) text += ", keys split for few rows";
     if (kernel.on_request) text += ", on request";
   }
   return text;

@@ -37,6 +37,8 @@ struct Kernel {
   size_t (*forward_workspace)(const ForwardParams&);
   size_t (*backward_workspace)(const BackwardParams&);
   bool on_request = false;  // found only if RestrictGpuKernels names it: not tested enough yet
+  // Forward calls that it serves better than newer architectures' kernels do; null: none.
+  bool (*goes_first)(const AttentionSizes&) = nullptr;
 };
 
 struct KernelRegistration {
@@ -44,8 +46,13 @@ struct KernelRegistration {
 };
 
 // Sets `*found` to the kernel of the newest architecture that the target runs, with the least head
-// dim that holds `head_dim`, or fails saying what there is.
-Status FindKernel(Target target, Pass pass, DataType dtype, int64_t head_dim, const Kernel** found);
+// dim that holds that of `sizes`, or fails saying what there is. Kernels that go first for a
+// forward of these sizes come before newer ones.
+Status FindKernel(Target target,
+                  Pass pass,
+                  DataType dtype,
+                  const AttentionSizes& sizes,
+                  const Kernel** found);
 
 // Lets FindKernel see only the GPU kernels of this name, for tests and comparisons; "auto": all.
 Status RestrictGpuKernels(const std::string& name);

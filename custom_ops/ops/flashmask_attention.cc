@@ -21,9 +21,12 @@ using Shape = std::vector<int64_t>;
 // A gradient that nobody asked for comes undefined.
 bool IsGiven(const paddle::Tensor& tensor) { return tensor.defined() && tensor.initialized(); }
 
-const Kernel& KernelFor(const paddle::Tensor& query, Pass pass, DataType dtype, int64_t head_dim) {
+const Kernel& KernelFor(const paddle::Tensor& query,
+                        Pass pass,
+                        DataType dtype,
+                        const AttentionSizes& sizes) {
   const Kernel* kernel = nullptr;
-  RequireOk(FindKernel(TargetOf(query), pass, dtype, head_dim, &kernel));
+  RequireOk(FindKernel(TargetOf(query), pass, dtype, sizes, &kernel));
   return *kernel;
 }
 
@@ -46,7 +49,7 @@ std::vector<paddle::Tensor> Forward(const paddle::Tensor& query,
              window_right,
              &params);
   const AttentionSizes& sizes = params.sizes;
-  const Kernel& kernel = KernelFor(query, Pass::kForward, params.dtype, sizes.head_dim);
+  const Kernel& kernel = KernelFor(query, Pass::kForward, params.dtype, sizes);
   paddle::Tensor out = paddle::empty(query.shape(), query.dtype(), query.place());
   paddle::Tensor softmax_lse = paddle::empty({sizes.batch, sizes.num_heads, sizes.seqlen_q},
                                              paddle::DataType::FLOAT32,
@@ -115,7 +118,7 @@ std::vector<paddle::Tensor> Backward(const paddle::Tensor& query,
              window_left,
              window_right,
              &params);
-  const Kernel& kernel = KernelFor(query, Pass::kBackward, params.dtype, params.sizes.head_dim);
+  const Kernel& kernel = KernelFor(query, Pass::kBackward, params.dtype, params.sizes);
   const Shape lse_shape{params.sizes.batch, params.sizes.num_heads, params.sizes.seqlen_q};
   RequireGiven("out", out);
   RequireGiven("softmax_lse", softmax_lse);

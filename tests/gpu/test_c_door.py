@@ -40,7 +40,7 @@ TABLE_CASES = [case for table in TABLES.values() for case in all_of(table())]
 EDGE_CASES = [
     AttentionCase(mask, seqlen_q=q, seqlen_k=k, head_dim=head_dim, dtype=dtype)
     for q, k in ((127, 257), (129, 64), (255, 129), (257, 383), (640, 640))
-    for head_dim, dtype in ((64, "float16"), (128, "bfloat16"))
+    for head_dim, dtype in ((64, "float16"), (96, "bfloat16"), (128, "bfloat16"), (256, "float16"))
     for mask in ("causal", "window", *cases.RANDOM_FORMS)
 ]
 LONG_CASES = [
@@ -71,7 +71,7 @@ def test_results_match_dense(case, rng):
 
 # Few and small: tools/sanitize.sh runs these.
 @pytest.mark.parametrize("lengths", [(65, 129), (200, 300)], ids=str)
-@pytest.mark.parametrize("head_dim", [40, 64, 128])
+@pytest.mark.parametrize("head_dim", [40, 64, 128, 192])
 @pytest.mark.parametrize("mask", ["causal", "causal_2", "two", "four", "cut_rows"])
 def test_results_in_fresh_memory_match_dense(mask, head_dim, lengths, rng):
     seqlen_q, seqlen_k = lengths
@@ -88,7 +88,7 @@ def test_results_in_fresh_memory_match_dense(mask, head_dim, lengths, rng):
     assert_right(ours, inputs, mask, case.dtype)
 
 
-@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize("head_dim", [64, 96, 128, 192, 256])
 def test_blocks_of_rows_that_see_nothing_give_zeros_every_time(head_dim):
     # Rows from 128 on see nothing, so that most blocks of the kernel have no tile to walk.
     shape = (1, 4096, 64, head_dim)
@@ -126,7 +126,7 @@ def test_grouped_heads_match_dense(heads_per_key, num_heads_k, rng):
 
 
 @pytest.mark.parametrize("dtype", gpu.DTYPES)
-@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize("head_dim", [64, 96, 128, 192, 256])
 @pytest.mark.parametrize("name", MAKERS)
 def test_masks_of_the_paper_match_dense(name, head_dim, dtype, rng):
     case = AttentionCase(seqlen_q=700, head_dim=head_dim, dtype=dtype)
@@ -220,7 +220,7 @@ def test_empty_tensors_give_empty_rows(sizes, mask, rng):
 
 
 @pytest.mark.parametrize("dtype", gpu.DTYPES)
-@pytest.mark.parametrize("head_dim", [40, 64, 128])
+@pytest.mark.parametrize("head_dim", [40, 64, 96, 128, 192, 256])
 def test_slices_of_packed_tensors_give_the_bits_of_contiguous_ones(head_dim, dtype, rng):
     case = AttentionCase(batch=2, seqlen_q=200, head_dim=head_dim, num_heads=3, num_heads_k=3)
     inputs = random_inputs(dataclasses.replace(case, dtype=dtype), rng)

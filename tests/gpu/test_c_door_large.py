@@ -140,8 +140,8 @@ def test_tensors_beyond_2_to_the_31_elements_give_each_head_its_own_bits(seed):
     common = {"window": window}
     out, lse = capi.forward(query, key, value, None, True, **common)
     gradients = capi.backward(grad_out, query, key, value, out, lse, None, True, **common)
-    for head in (0, 1023, heads - 1):
-        one = slice(head, head + 1)
+    for head in (0, 1023, heads - 2):
+        one = slice(head, head + 2)  # a head alone has so few rows that its keys are split
         alone = [x[:, :, one].contiguous() for x in (query, key, value, grad_out)]
         alone_out, alone_lse = capi.forward(*alone[:3], None, True, **common)
         alone_gradients = capi.backward(

@@ -66,7 +66,7 @@ def test_gradients_have_the_same_bits_in_every_run(name, head_dim, rng, seed):
         assert_same_bits(call.gradients(), first)
 
 
-@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize("head_dim", [64, 96, 128, 192, 256])
 def test_all_blocks_at_once_on_the_same_rows_give_the_same_bits(head_dim, seed):
     # 64 key blocks a head all start at row 0, and twice as many fit the device.
     torch.manual_seed(seed)
@@ -104,7 +104,7 @@ def test_sm80_gradients_of_keys_and_values_are_those_of_the_usual_backward(rng):
     assert_same_bits(ours[1:] + ours[1:2], usual[1:] + usual[1:2])
 
 
-@pytest.mark.parametrize("head_dim", [40, 64, 128])
+@pytest.mark.parametrize("head_dim", [40, 64, 96, 128, 192, 256])
 @pytest.mark.parametrize("lengths", LENGTHS, ids=str)
 @pytest.mark.parametrize("mask", ["none", "causal", "window", *cases.RANDOM_FORMS])
 def test_gradients_match_dense(mask, lengths, head_dim, rng):

@@ -49,24 +49,33 @@ def rising(inputs: Inputs, dtype: str) -> Inputs:
     return inputs._replace(query=rounded(query), key=rounded(key))
 
 
+@pytest.fixture(params=["sm80", "sm90a"])
+def forward_kernels(request):
+    """Each forward: by default few blocks of rows and many keys go to the one that splits keys."""
+    gpu.require_kernels(request.param, "forward")
+    return request.param
+
+
 @pytest.mark.parametrize("edges", ["tiles", "any"])
 @pytest.mark.parametrize("columns", LENGTHS)
 @pytest.mark.parametrize(
     ("head_dim", "dtype"), [(64, "float16"), (128, "bfloat16"), (128, "float16")]
 )
 @pytest.mark.parametrize("are_rising", [False, True], ids=["level", "rising"])
-def test_rows_see_their_tiles_and_no_others(are_rising, head_dim, dtype, columns, edges, rng):
+def test_rows_see_their_tiles_and_no_others(
+    are_rising, head_dim, dtype, columns, edges, forward_kernels, rng
+):
     case = AttentionCase(
         "four", seqlen_q=ROWS, seqlen_k=columns, num_heads=2, head_dim=head_dim, dtype=dtype
     )
     inputs, mask = random_inputs(case, rng), patchwork(rng, columns, edges=edges)
     if are_rising:
         inputs = rising(inputs, dtype)
-    ours = gpu.run(inputs, mask, dtype=dtype)
+    ours = gpu.run(inputs, mask, dtype=dtype, forward_kernels=forward_kernels)
     assert_right(ours, inputs, mask, dtype)
 
 
-def test_items_without_live_tiles_between_others(rng):
+def test_items_without_live_tiles_between_others(forward_kernels, rng):
     """Blocks of rows that see nothing leave the rest in step."""
     case = AttentionCase(
         "four", batch=3, seqlen_q=2000, seqlen_k=700, num_heads=4, head_dim=128, dtype="bfloat16"
@@ -77,5 +86,5 @@ def test_items_without_live_tiles_between_others(rng):
         first, second = np.sort(rng.integers(0, case.seqlen_q, 2))
         indices[batch, ..., 0:2] = (first, second)  # rows that no key shows itself to
     mask = Mask(indices, causal=False)
-    ours = gpu.run(inputs, mask, dtype=case.dtype)
+    ours = gpu.run(inputs, mask, dtype=case.dtype, forward_kernels=forward_kernels)
     assert_right(ours, inputs, mask, case.dtype)

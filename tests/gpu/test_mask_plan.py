@@ -16,6 +16,7 @@ COLUMNS = 64  # of a range
 KEY_BLOCK = 128
 ROW_BLOCKS = {"sm80": 128, "sm90a": 192}  # of the forward; no backward asks for another
 ROW_STEP = 64
+FEW_ROWS = 64  # up to which the sm80 forward is another (custom_ops/kernels/sm80/few_rows.h)
 ALIGNMENT = 256  # bytes
 INT32 = np.iinfo(np.int32)
 
@@ -170,10 +171,11 @@ def check_plans(case: AttentionCase, mask: Mask, rng: np.random.Generator, kerne
     for plan in (forward, backward):
         np.testing.assert_array_equal(plan.bounds, bounds)
         np.testing.assert_array_equal(plan.ranges, ranges)
-    costs = model_row_costs(ranges, case.seqlen_q, ROW_BLOCKS[kernels])
+    if kernels != "sm80" or case.seqlen_q > FEW_ROWS:  # else nothing is ordered
+        costs = model_row_costs(ranges, case.seqlen_q, ROW_BLOCKS[kernels])
+        np.testing.assert_array_equal(forward.costs, costs)
+        np.testing.assert_array_equal(forward.order, order_of(costs))
     key_costs = model_key_costs(ranges, case.seqlen_q)
-    np.testing.assert_array_equal(forward.costs, costs)
-    np.testing.assert_array_equal(forward.order, order_of(costs))
     np.testing.assert_array_equal(backward.key_costs, key_costs)
     np.testing.assert_array_equal(backward.key_order, order_of(key_costs))
 

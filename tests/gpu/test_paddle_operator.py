@@ -94,7 +94,7 @@ class Pair:
 
 
 @pytest.mark.parametrize("dtype", gpu.DTYPES)
-@pytest.mark.parametrize("head_dim", [40, 64, 128])
+@pytest.mark.parametrize("head_dim", [40, 64, 96, 128, 192, 256])
 @pytest.mark.parametrize("name", cases.FAMILIES)
 def test_operator_gives_the_bits_of_the_c_door(name, head_dim, dtype, rng):
     case = AttentionCase(
@@ -150,7 +150,7 @@ def ones(head_dim: int = 64, dtype: str = "float16", place: object = GPU) -> pad
     return paddle.to_tensor(np.ones((1, 5, 2, head_dim), dtype), place=place, stop_gradient=False)
 
 
-@pytest.mark.parametrize("head_dim", [136, 256])
+@pytest.mark.parametrize("head_dim", [264, 512])
 def test_wide_heads_are_refused_with_what_there_is(head_dim):
     with pytest.raises(REFUSED, match=rf"head_dim {head_dim}; there is: cpu.*\nsm80"):
         flashmask_attention(*[ones(head_dim)] * 3)

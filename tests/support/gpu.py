@@ -28,7 +28,9 @@ KERNELS_VARIABLE = "FLASHMASK_GPU_KERNELS"  # the kernels that all tests use; de
 capi.use_kernels(os.environ.get(KERNELS_VARIABLE, "auto"))
 
 DTYPES = ("float16", "bfloat16")
-MAX_HEAD_DIM = 128
+MAX_HEAD_DIM = 256
+# Bytes of shared memory of a block on smaller devices: sm_80, then sm_86 and sm_89.
+SMALLER_DEVICES = (163 * 1024, 99 * 1024)
 MARGIN = 256  # elements, so that what lies behind stays aligned to 256 bytes
 POISONED_BYTE = 0xFF  # NaN in every float dtype
 
@@ -52,6 +54,16 @@ def only_kernels(name: str) -> Iterator[None]:
         yield
     finally:
         capi.use_kernels(before)
+
+
+@contextlib.contextmanager
+def tiles_of_device(size: int | None) -> Iterator[None]:
+    """Use the tiles of a device with so much shared memory a block; None: of this one."""
+    capi.limit_shared_memory(size)
+    try:
+        yield
+    finally:
+        capi.limit_shared_memory(None)
 
 
 class Guarded:
@@ -99,11 +111,12 @@ def run(
     grads: str = "both",
     fresh: bool = False,
     deterministic: bool = False,
+    forward_kernels: str | None = None,
 ) -> Results:
     """Return what the C door gives, with results and workspaces poisoned and fenced before.
 
     With `fresh` memory is what the allocator gives, for tools that watch it. `deterministic` is for
-    the backward.
+    the backward. `forward_kernels` are the only ones for the forward; None: those chosen before.
     """
     query, key, value, grad_out = (tensor(array, dtype) for array in inputs[:4])
     grad_lse = tensor(inputs.grad_lse)
@@ -124,18 +137,20 @@ def run(
 
     out = poisoned(query.shape, query.dtype)
     lse = poisoned(grad_lse.shape, torch.float32)
-    capi.forward(
-        query,
-        key,
-        value,
-        *common,
-        softmax_scale,
-        deterministic,
-        window=window,
-        out=out,
-        softmax_lse=lse,
-        workspace=workspace("forward"),
-    )
+    forced = contextlib.nullcontext() if forward_kernels is None else only_kernels(forward_kernels)
+    with forced:
+        capi.forward(
+            query,
+            key,
+            value,
+            *common,
+            softmax_scale,
+            deterministic,
+            window=window,
+            out=out,
+            softmax_lse=lse,
+            workspace=workspace("forward"),
+        )
     gradients = tuple(poisoned(x.shape, x.dtype) for x in (query, key, value))
     capi.backward(
         None if grads == "lse" else grad_out,

@@ -23,22 +23,30 @@ struct KeyTurns {
   int32_t* ticket = nullptr;       // blocks that have started
 };
 
-// Enqueues the kernel that fills `last_blocks` for steps of `step_rows` rows.
+// Enqueues the kernel that fills `last_blocks` for steps of `step_rows` rows and blocks of
+// `block_keys` keys: 32, 64 or 128.
 Status FindLastKeyBlocks(const AttentionSizes& sizes,
                          const MaskPlanView& plan,
                          int32_t step_rows,
+                         int32_t block_keys,
                          int32_t* last_blocks,
                          cudaStream_t stream);
 
 #if defined(__CUDACC__)
 
-// Class of rows [row_begin, row_end) by the keys of a key block; `ranges` are those of its mask.
+// Class of rows [row_begin, row_end) by the keys of a block of kKeys; `ranges` are those of its
+// mask. What is a part of a range takes the class of the whole.
+template <int kKeys>
 __device__ __forceinline__ TileClass ClassifyKeyBlock(const TileRange* ranges,
                                                       int32_t num_column_tiles,
                                                       int32_t key_block,
                                                       int32_t row_begin,
                                                       int32_t row_end) {
-  const int32_t tile = key_block * (kPlanKeyBlock / kPlanColumns);
+  static_assert(kKeys == 2 * kPlanColumns || kPlanColumns % kKeys == 0, "one or two ranges");
+  if constexpr (kKeys <= kPlanColumns) {
+    return ClassifyTile(ranges[key_block / (kPlanColumns / kKeys)], row_begin, row_end);
+  }
+  const int32_t tile = key_block * 2;
   const bool has_second = tile + 1 < num_column_tiles;
   return ClassifyPair(ranges[tile],
                       ranges[has_second ? tile + 1 : tile],
@@ -48,6 +56,7 @@ __device__ __forceinline__ TileClass ClassifyKeyBlock(const TileRange* ranges,
 }
 
 // What the word of a step holds when it is `key_block`'s turn there; the step is live for it.
+template <int kKeys>
 __device__ __forceinline__ int32_t TurnOf(const TileRange* ranges,
                                           int32_t num_column_tiles,
                                           int32_t key_block,
@@ -57,7 +66,7 @@ __device__ __forceinline__ int32_t TurnOf(const TileRange* ranges,
   if (key_block >= last_block) return 0;
   int32_t before = key_block + 1;
   while (before < last_block &&
-         ClassifyKeyBlock(ranges, num_column_tiles, before, row_begin, row_end) ==
+         ClassifyKeyBlock<kKeys>(ranges, num_column_tiles, before, row_begin, row_end) ==
              TileClass::kSkip) {
     ++before;
   }

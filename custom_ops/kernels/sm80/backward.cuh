@@ -2,11 +2,11 @@
 
 // Gradients of attention for sm_80 and newer: mma.sync and cp.async.
 //
-// A block owns 128 keys of one key head. It walks the live steps of 64 or 128 query rows
-// (tile_config.h, live_tiles.cuh) of all query heads of the group, keeps grad_key and grad_value in
-// registers, and adds each step's share of grad_query to a float buffer in global memory by
-// reductions, so the order of those sums, and with it the last bits of grad_query, may change from
-// run to run. Blocks start longest first.
+// A block owns 32, 64 or 128 keys of one key head. It walks the live steps of 32, 64 or 128 query
+// rows (tile_config.h, live_tiles.cuh) of all query heads of the group, keeps grad_key and
+// grad_value in registers, and adds each step's share of grad_query to a float buffer in global
+// memory by reductions, so the order of those sums, and with it the last bits of grad_query, may
+// change from run to run. Blocks start longest first.
 //
 // With kDeterministic key blocks add to a step of rows one after another, the last one first
 // (key_turns.h). They also start in that order, each with a ticket, so a block waits only for
@@ -14,7 +14,7 @@
 // neighbours do not start at once. Under a diagonal the last key block is two steps ahead of its
 // neighbour where rows are walked downwards, and nobody waits.
 //
-// A step, with 8 warps:
+// A step, with 8 (or 4) warps:
 //   S = Q K^T, dP = dO V^T   weights P and gradients dS to shared memory
 //   dV += P^T dO             in registers over all steps
 //   dQ += dS K               reduced to global memory
@@ -38,6 +38,7 @@
 #include "kernels/ptx/cp_async.h"
 #include "kernels/ptx/ldmatrix.h"
 #include "kernels/ptx/mma_sync.h"
+#include "kernels/ptx/not_hoisted.h"
 #include "kernels/ptx/turn.h"
 #include "kernels/sm80/arguments.h"
 #include "kernels/sm80/fragments.cuh"
@@ -101,11 +102,22 @@ class BackwardBlock {
   // mma tiles of a warp's part of each result: 16 rows by 8 columns
   static constexpr int kScoreRowTiles = kRows / Config::kScoreWarpRows / 16;
   static constexpr int kScoreColumnTiles = kKeys / Config::kScoreWarpColumns / 8;
-  static constexpr int kQueryColumnTiles = kHeadDim / Config::kScoreWarpColumns / 8;
+  static constexpr int kQueryRowTiles = kRows / Config::kQueryWarpRows / 16;
   static constexpr int kKeyRowTiles = kKeys / Config::kKeyWarpRows / 16;
-  static constexpr int kKeyColumnTiles = kHeadDim / Config::kKeyWarpColumns / 8;
+  using QueryChunks = WarpChunks<kHeadDim, Config::kQueryWarpColumns>;
+  using KeyChunks = WarpChunks<kHeadDim, Config::kKeyWarpColumns>;
+  static constexpr int kQueryColumnTiles = QueryChunks::kCount;
+  static constexpr int kKeyColumnTiles = KeyChunks::kCount;
+  // Columns of grad_query at once: half of them where all would want too many registers.
+  static constexpr int kMostQuerySums = 48;
+  static constexpr int kQueryColumnsAtOnce =
+      kQueryRowTiles * kQueryColumnTiles * 4 <= kMostQuerySums ? kQueryColumnTiles
+                                                               : kQueryColumnTiles / 2;
   static constexpr bool kTwoGradOuts = Config::kGradOutStages == 2;
   static constexpr unsigned kTurnThread = 32;  // of warp 1
+  // Key blocks of one of the plan; the last of them may have no keys at all.
+  static constexpr int kBlocksPerPlanned = kPlanKeyBlock / kKeys;
+  static_assert(kPlanKeyBlock % kKeys == 0, "the plan's key blocks are whole blocks of ours");
   using Shared = BackwardShared<Config, kDeterministic>;
   using Scores = float[kScoreRowTiles][kScoreColumnTiles][4];
   using KeySums = float[kKeyRowTiles][kKeyColumnTiles][4];
@@ -113,7 +125,7 @@ class BackwardBlock {
   __device__ BackwardBlock(const BackwardArguments& args, Shared* shared)
       : args_(args),
         shared_(shared) {
-    const int32_t blocks = args.plan.num_key_blocks;
+    const int32_t blocks = args.plan.num_key_blocks * kBlocksPerPlanned;
     int32_t head_of_all = static_cast<int32_t>(blockIdx.x) / blocks;
     int32_t rank = static_cast<int32_t>(blockIdx.x) % blocks;
     if constexpr (kDeterministic) {
@@ -129,7 +141,10 @@ class BackwardBlock {
     head_k_ = head_of_all % args.num_heads_k;
     key_block_ = blocks - 1 - rank;
     if constexpr (!kDeterministic) {
-      key_block_ = args.plan.key_order[int64_t{Mask(head_k_ * args.heads_per_key)} * blocks + rank];
+      const int64_t mask = Mask(head_k_ * args.heads_per_key);
+      const int32_t* order = args.plan.key_order + mask * args.plan.num_key_blocks;
+      key_block_ = order[rank / kBlocksPerPlanned] * kBlocksPerPlanned +
+                   (kBlocksPerPlanned - 1 - rank % kBlocksPerPlanned);
     }
     keys_ = min(kKeys, args.seqlen_k - KeyBegin());
   }
@@ -164,21 +179,34 @@ class BackwardBlock {
  private:
   static __device__ __forceinline__ int Warp() { return threadIdx.x / 32; }
   static __device__ __forceinline__ int Lane() { return threadIdx.x % 32; }
-  // Rows and columns of a warp's part: of scores and grad_query, of grad_key and grad_value.
+  // Thread and lane for addresses that are worked out where they are used: kept over the loop all
+  // of them together want more registers than there are.
+  static constexpr bool kAddressesInPlace = kHeadDim != 64 && kHeadDim != 128;
+  static __device__ __forceinline__ int ThreadHere() {
+    return kAddressesInPlace ? ptx::NotHoisted(threadIdx.x) : threadIdx.x;
+  }
+  static __device__ __forceinline__ int LaneHere() {
+    return kAddressesInPlace ? ptx::NotHoisted(Lane()) : Lane();
+  }
+  // First row and column of a warp's part of scores, then first row and chunk of grad_query, and of
+  // grad_key and grad_value.
   static __device__ __forceinline__ int ScoreRow() {
     return Warp() % Config::kScoreWarpRows * (kRows / Config::kScoreWarpRows);
   }
   static __device__ __forceinline__ int ScoreColumn() {
     return Warp() / Config::kScoreWarpRows * (kKeys / Config::kScoreWarpColumns);
   }
-  static __device__ __forceinline__ int QueryColumn() {
-    return Warp() / Config::kScoreWarpRows * (kHeadDim / Config::kScoreWarpColumns);
+  static __device__ __forceinline__ int QueryRow() {
+    return Warp() % Config::kQueryWarpRows * (kRows / Config::kQueryWarpRows);
+  }
+  static __device__ __forceinline__ int QueryChunk() {
+    return QueryChunks::First(Warp() / Config::kQueryWarpRows);
   }
   static __device__ __forceinline__ int KeyRow() {
     return Warp() % Config::kKeyWarpRows * (kKeys / Config::kKeyWarpRows);
   }
-  static __device__ __forceinline__ int KeyColumn() {
-    return Warp() / Config::kKeyWarpRows * (kHeadDim / Config::kKeyWarpColumns);
+  static __device__ __forceinline__ int KeyChunk() {
+    return KeyChunks::First(Warp() / Config::kKeyWarpRows);
   }
 
   // A number of its own, counted up in the order in which blocks start.
@@ -243,12 +271,12 @@ class BackwardBlock {
     shared_->live.Collect(begin, num_steps, [&](int step) {
       const int32_t row = step * kRows;
       const int32_t row_end = min(row + kRows, args_.seqlen_q);
-      const TileClass found = ClassifyKeyBlock(ranges, num_tiles, key_block_, row, row_end);
+      const TileClass found = ClassifyKeyBlock<kKeys>(ranges, num_tiles, key_block_, row, row_end);
       if constexpr (kDeterministic) {
         if (found != TileClass::kSkip) {
           const int32_t last = args_.turns.last_blocks[int64_t{mask} * num_steps + step];
           shared_->order.turns[step - begin] =
-              TurnOf(ranges, num_tiles, key_block_, last, row, row_end);
+              TurnOf<kKeys>(ranges, num_tiles, key_block_, last, row, row_end);
         }
       }
       return found;
@@ -281,13 +309,13 @@ class BackwardBlock {
       entry = shared_->live.Entry(min(i + 1, count - 1), begin);
       const int32_t next = entry / 2;
       const int next_rows = i + 1 < count ? RowsOf(next) : 0;
-      if (kTwoGradOuts) LoadGradOut(head, next, slot ^ 1, next_rows);
+      if (kTwoGradOuts && next_rows > 0) LoadGradOut(head, next, slot ^ 1, next_rows);
       AddTransposed(shared_->weights, ptx::SharedAddress(GradOut(slot)), grad_value_);
       if (!kTwoGradOuts) {
         __syncthreads();  // grad_out (i) is read by none
-        LoadGradOut(head, next, 0, next_rows);
+        if (next_rows > 0) LoadGradOut(head, next, 0, next_rows);
       }
-      LoadQuery(head, next, slot ^ 1, next_rows);
+      if (next_rows > 0) LoadQuery(head, next, slot ^ 1, next_rows);
       LoadTerms(head, next);
       ptx::CpAsyncCommit();
       AddGradQuery(head, step, begin);
@@ -342,7 +370,7 @@ class BackwardBlock {
         args_.query.row_stride,
         rows,
         args_.head_dim,
-        threadIdx.x);
+        ThreadHere());
   }
 
   __device__ __forceinline__ void LoadGradOut(int32_t head, int32_t step, int slot, int rows) {
@@ -352,7 +380,7 @@ class BackwardBlock {
         args_.grad_out.row_stride,
         args_.grad_out.data != nullptr ? rows : 0,
         args_.head_dim,
-        threadIdx.x);
+        ThreadHere());
   }
 
   __device__ __forceinline__ void LoadTerms(int32_t head, int32_t step) {
@@ -379,9 +407,10 @@ class BackwardBlock {
                                                  const Element* right,
                                                  Scores& result,
                                                  Beside beside) {
-    const uint32_t a_address = LeftAddress<kHeadDim>(ptx::SharedAddress(left), ScoreRow(), Lane());
+    const uint32_t a_address =
+        LeftAddress<kHeadDim>(ptx::SharedAddress(left), ScoreRow(), LaneHere());
     const uint32_t b_address =
-        RightRowsAddress<kHeadDim>(ptx::SharedAddress(right), Lane(), ScoreColumn());
+        RightRowsAddress<kHeadDim>(ptx::SharedAddress(right), LaneHere(), ScoreColumn());
 #pragma unroll
     for (int r = 0; r < kScoreRowTiles; ++r) {
 #pragma unroll
@@ -428,17 +457,18 @@ class BackwardBlock {
       lse[r][1] = shared_->terms[0][CellRow(r, 1)];
     }
     constexpr int kTiles = kScoreRowTiles * kScoreColumnTiles;
-    constexpr int kTilesBeside = kTiles / (kHeadDim / 16);
-    const auto store = [&](int first, int tiles) {
+    constexpr int kSteps = kHeadDim / 16;
+    const auto first_of = [](int k) { return k * kTiles / kSteps; };  // tile that step k starts at
+    const auto store = [&](int first, int end) {
 #pragma unroll
-      for (int tile = first; tile < first + tiles; ++tile) {
+      for (int tile = first; tile < end; ++tile) {
         StoreCell(scores, tile / kScoreColumnTiles, tile % kScoreColumnTiles, shared_->weights);
       }
     };
     // Exponentials go between the steps of the next product, and where it pays stores do as well.
     MultiplyByKeys(GradOut(slot), shared_->value, grads, [&](int k) {
 #pragma unroll
-      for (int tile = k * kTilesBeside; tile < (k + 1) * kTilesBeside; ++tile) {
+      for (int tile = first_of(k); tile < first_of(k + 1); ++tile) {
         const int r = tile / kScoreColumnTiles;
         const int n = tile % kScoreColumnTiles;
 #pragma unroll
@@ -446,10 +476,9 @@ class BackwardBlock {
           scores[r][n][e] = Exp2(fmaf(scores[r][n][e], sign, -lse[r][e / 2]));
         }
       }
-      if (Config::kStoresBeside && k > 0) store((k - 1) * kTilesBeside, kTilesBeside);
+      if (Config::kStoresBeside && k > 0) store(first_of(k - 1), first_of(k));
     });
-    constexpr int kStored = Config::kStoresBeside ? kTiles - kTilesBeside : 0;
-    store(kStored, kTiles - kStored);
+    store(Config::kStoresBeside ? first_of(kSteps - 1) : 0, kTiles);
     if (partial) ClearHiddenNaN(step * kRows, scores);
     GradOfScores(scores, grads);
     if (partial) ClearMasked(scores, grads);
@@ -549,8 +578,8 @@ class BackwardBlock {
                                                 uint32_t rows,
                                                 KeySums& sums) {
     const uint32_t a_address =
-        LeftTransposedAddress<kKeys>(ptx::SharedAddress(cells), KeyRow() / 8, Lane());
-    const uint32_t b_address = RightColumnsAddress<kHeadDim>(rows, Lane(), KeyColumn() / 8);
+        LeftTransposedAddress<kKeys>(ptx::SharedAddress(cells), KeyRow() / 8, LaneHere());
+    const uint32_t b_address = RightColumnsAddress<kHeadDim>(rows, LaneHere(), KeyChunk());
 #pragma unroll
     for (int k = 0; k < kRows / 16; ++k) {
       uint32_t a[kKeyRowTiles][4];
@@ -558,39 +587,45 @@ class BackwardBlock {
       for (int r = 0; r < kKeyRowTiles; ++r) {
         ptx::LdMatrixX4Trans(a[r], Step<kKeys>(a_address, k * 16, 2 * r));
       }
-      AddDepth<Element, kHeadDim>(sums, a, b_address, k * 16);
+      AddDepth<Element, kHeadDim, KeyChunks>(sums, a, b_address, k * 16);
     }
   }
 
   __device__ __forceinline__ void AddGradQuery(int32_t head, int32_t step, int32_t begin) {
-    float sums[kScoreRowTiles][kQueryColumnTiles][4];
-#pragma unroll
-    for (int r = 0; r < kScoreRowTiles; ++r) {
-#pragma unroll
-      for (int d = 0; d < kQueryColumnTiles; ++d) Clear(sums[r][d]);
-    }
     const uint32_t a_address =
-        LeftAddress<kKeys>(ptx::SharedAddress(shared_->grad_scores), ScoreRow(), Lane());
+        LeftAddress<kKeys>(ptx::SharedAddress(shared_->grad_scores), QueryRow(), LaneHere());
     const uint32_t b_address =
-        RightColumnsAddress<kHeadDim>(ptx::SharedAddress(shared_->key), Lane(), QueryColumn() / 8);
+        RightColumnsAddress<kHeadDim>(ptx::SharedAddress(shared_->key), LaneHere(), QueryChunk());
 #pragma unroll
-    for (int k = 0; k < kKeys / 16; ++k) {
-      uint32_t a[kScoreRowTiles][4];
+    for (int first = 0; first < kQueryColumnTiles; first += kQueryColumnsAtOnce) {
+      float sums[kQueryRowTiles][kQueryColumnsAtOnce][4];
 #pragma unroll
-      for (int r = 0; r < kScoreRowTiles; ++r) {
-        ptx::LdMatrixX4(a[r], Step<kKeys>(a_address, r * 16, 2 * k));
+      for (int r = 0; r < kQueryRowTiles; ++r) {
+#pragma unroll
+        for (int d = 0; d < kQueryColumnsAtOnce; ++d) Clear(sums[r][d]);
       }
-      AddDepth<Element, kHeadDim>(sums, a, b_address, k * 16);
-    }
-    constexpr int kPart = kScoreRowTiles * kQueryColumnTiles * 32 * 4;  // a warp's of the sums
-    float* sum = args_.grad_query_sum + StepOfAll(head, step) * (kRows * kHeadDim) +
-                 Warp() * kPart + Lane() * 4;
-    if constexpr (kDeterministic) AwaitTurn(head, step, begin);
+      const uint32_t right = Step<kHeadDim>(b_address, 0, QueryChunks::Step(first));
 #pragma unroll
-    for (int r = 0; r < kScoreRowTiles; ++r) {
+      for (int k = 0; k < kKeys / 16; ++k) {
+        uint32_t a[kQueryRowTiles][4];
 #pragma unroll
-      for (int d = 0; d < kQueryColumnTiles; ++d) {
-        ReduceAdd4(sum + (r * kQueryColumnTiles + d) * 32 * 4, sums[r][d]);
+        for (int r = 0; r < kQueryRowTiles; ++r) {
+          ptx::LdMatrixX4(a[r], Step<kKeys>(a_address, r * 16, 2 * k));
+        }
+        AddDepth<Element, kHeadDim, QueryChunks>(sums, a, right, k * 16);
+      }
+      constexpr int kPart = kQueryRowTiles * kQueryColumnTiles * 32 * 4;  // a warp's of the sums
+      float* sum = args_.grad_query_sum + StepOfAll(head, step) * (kRows * kHeadDim) +
+                   Warp() * kPart + Lane() * 4;
+      if constexpr (kDeterministic) {
+        if (first == 0) AwaitTurn(head, step, begin);
+      }
+#pragma unroll
+      for (int r = 0; r < kQueryRowTiles; ++r) {
+#pragma unroll
+        for (int d = 0; d < kQueryColumnsAtOnce; ++d) {
+          ReduceAdd4(sum + (r * kQueryColumnTiles + first + d) * 32 * 4, sums[r][d]);
+        }
       }
     }
   }
@@ -607,7 +642,8 @@ class BackwardBlock {
         const int row = KeyRow() + r * 16 + half * 8 + Lane() / 4;
 #pragma unroll
         for (int d = 0; d < kKeyColumnTiles; ++d) {
-          const uint32_t at = TileOffset<kHeadDim>(row, KeyColumn() / 8 + d) + Lane() % 4 * 4;
+          const int chunk = KeyChunk() + KeyChunks::Step(d);
+          const uint32_t at = TileOffset<kHeadDim>(row, chunk) + Lane() % 4 * 4;
           StoreShared(
               base + at,
               Pack<Element>(sums[r][d][half * 2] * factor, sums[r][d][half * 2 + 1] * factor));

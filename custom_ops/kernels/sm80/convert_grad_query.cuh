@@ -21,8 +21,8 @@ __global__ void __launch_bounds__(Config::kThreads)
   using Element = typename Config::Element;
   constexpr int kRows = Config::kBlockRows;
   constexpr int kHeadDim = Config::kHeadDim;
-  constexpr int kWarpRows = kRows / Config::kScoreWarpRows;
-  constexpr int kWarpColumns = kHeadDim / Config::kScoreWarpColumns;
+  constexpr int kWarpRows = kRows / Config::kQueryWarpRows;
+  using Chunks = typename Block::QueryChunks;
   __shared__ alignas(128) Element tile[kRows * kHeadDim];
   const uint32_t base = ptx::SharedAddress(tile);
   const int warp = threadIdx.x / 32;
@@ -33,13 +33,13 @@ __global__ void __launch_bounds__(Config::kThreads)
   const float4* sum = reinterpret_cast<const float4*>(
       args.grad_query_sum + static_cast<int64_t>(blockIdx.x) * (kRows * kHeadDim));
 #pragma unroll
-  for (int r = 0; r < Block::kScoreRowTiles; ++r) {
+  for (int r = 0; r < Block::kQueryRowTiles; ++r) {
 #pragma unroll
     for (int d = 0; d < Block::kQueryColumnTiles; ++d) {
-      const int quad = (warp * Block::kScoreRowTiles + r) * Block::kQueryColumnTiles + d;
+      const int quad = (warp * Block::kQueryRowTiles + r) * Block::kQueryColumnTiles + d;
       const float4 value = sum[quad * 32 + lane];
-      const int row = warp % Config::kScoreWarpRows * kWarpRows + r * 16 + lane / 4;
-      const int chunk = warp / Config::kScoreWarpRows * kWarpColumns / 8 + d;
+      const int row = warp % Config::kQueryWarpRows * kWarpRows + r * 16 + lane / 4;
+      const int chunk = Chunks::First(warp / Config::kQueryWarpRows) + Chunks::Step(d);
       const float scale = args.softmax_scale;
       StoreShared(base + TileOffset<kHeadDim>(row, chunk) + lane % 4 * 4,
                   Pack<Element>(value.x * scale, value.y * scale));

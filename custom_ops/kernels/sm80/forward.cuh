@@ -2,11 +2,16 @@
 
 // Forward attention for sm_80 and newer: mma.sync and cp.async.
 //
-// A block computes 128 query rows of one head; each of its 4 warps owns 32 rows and all columns. It
-// walks the live tiles of 64 keys only (live_tiles.cuh) and keeps the output, the running row
-// maximum and the row sum in registers. K(i+1) is on its way while the softmax and P V of tile i
-// run, V(i) while Q K runs. Blocks start longest first within sections of heads whose K and V fit
-// the L2.
+// A block computes 64 or 128 query rows of one head (tile_config.h); each of its 4 or 8 warps owns
+// 16 or 32 rows and all columns. It walks the live tiles of 64 keys only (live_tiles.cuh) and keeps
+// the output, the running row maximum and the row sum in registers. K(i+1) is on its way while the
+// softmax and P V of tile i run, V(i) while Q K runs. Blocks start longest first within sections of
+// heads whose K and V fit the L2.
+//
+// With kFewRows (few_rows.h) its rows are packed ones: row p is row p / packed_heads of head
+// p % packed_heads of the group, so that rows of the mask ascend. It takes an even share of the
+// live tiles, in order, and where there are more shares than one leaves what they give to
+// combine_splits.cu.
 //
 // Shared memory: query (kept all along, then the output on its way out), key, value: one swizzled
 // tile each; bounds of the columns of two tiles; live tiles of a chunk of the sequence.
@@ -22,6 +27,8 @@
 #include "kernels/ptx/ldmatrix.h"
 #include "kernels/ptx/mma_sync.h"
 #include "kernels/sm80/arguments.h"
+#include "kernels/sm80/combine_splits.h"
+#include "kernels/sm80/few_rows.h"
 #include "kernels/sm80/fragments.cuh"
 #include "kernels/sm80/live_tiles.cuh"
 #include "kernels/sm80/shared_tile.cuh"
@@ -36,6 +43,9 @@ struct ForwardArguments : AttentionArguments {
   TensorView out;
   float* softmax_lse;
   WorkOrder order;
+  // With kFewRows:
+  FewRows cut;
+  SplitResults parts;  // written where cut.splits > 1
 };
 
 constexpr float kLowestMax = -1e30f;
@@ -50,10 +60,10 @@ struct ForwardShared {
   alignas(128) Element key[Config::kBlockColumns * Config::kHeadDim];
   alignas(128) Element value[Config::kBlockColumns * Config::kHeadDim];
   alignas(16) int4 bounds[2][Config::kBlockColumns];
-  LiveTiles<Config::kWarps, 256, uint16_t> live;
+  LiveTiles<Config::kWarps, Config::kListTilesPerWarp, uint16_t> live;
 };
 
-template <typename Config, bool kHalfLines>
+template <typename Config, bool kHalfLines, bool kFewRows>
 class ForwardBlock {
  public:
   using Element = typename Config::Element;
@@ -63,32 +73,31 @@ class ForwardBlock {
   static constexpr int kRows = 2 * kRowTiles;                  // rows that a thread has a part of
   static constexpr int kScoreTiles = kColumns / 8;
   static constexpr int kOutTiles = kHeadDim / 8;
+  static constexpr int kChunkTiles = decltype(ForwardShared<Config>::live)::kChunkTiles;
 
   __device__ ForwardBlock(const ForwardArguments& args, ForwardShared<Config>* shared)
       : args_(args),
         shared_(shared) {
-    const WorkItem item = args.order.Item(blockIdx.x,
-                                          args.plan,
-                                          args.num_heads,
-                                          args.heads_per_mask,
-                                          args.num_heads_mask);
-    batch_ = static_cast<int32_t>(item.batch);
-    head_ = static_cast<int32_t>(item.head);
-    mask_ = static_cast<int32_t>(item.mask);
-    row_begin_ = static_cast<int32_t>(item.row_block) * Config::kBlockRows;
-    rows_ = min(Config::kBlockRows, args.seqlen_q - row_begin_);
+    if constexpr (kFewRows) {
+      TakePackedRows();
+    } else {
+      const WorkItem item = args.order.Item(blockIdx.x,
+                                            args.plan,
+                                            args.num_heads,
+                                            args.heads_per_mask,
+                                            args.num_heads_mask);
+      batch_ = static_cast<int32_t>(item.batch);
+      head_ = static_cast<int32_t>(item.head);
+      mask_ = static_cast<int32_t>(item.mask);
+      row_begin_ = static_cast<int32_t>(item.row_block) * Config::kBlockRows;
+      rows_ = min(Config::kBlockRows, args.seqlen_q - row_begin_);
+    }
     key_ = Pointer(args.key, 0, head_ / args.heads_per_key);
     value_ = Pointer(args.value, 0, head_ / args.heads_per_key);
   }
 
   __device__ void Run() {
-    LoadTileAsync<Config::kBlockRows, kHeadDim, Config::kThreads>(
-        ptx::SharedAddress(shared_->query),
-        Pointer(args_.query, row_begin_, head_),
-        args_.query.row_stride,
-        rows_,
-        args_.head_dim,
-        threadIdx.x);
+    LoadQuery();
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
       row_max_[r] = kLowestMax;
@@ -99,14 +108,15 @@ class ForwardBlock {
 #pragma unroll
       for (int d = 0; d < kOutTiles; ++d) Clear(out_sum_[r][d]);
     }
-    const TileRange* ranges = args_.plan.ranges + int64_t{mask_} * args_.plan.num_column_tiles;
-    for (int begin = 0; begin < args_.plan.num_column_tiles; begin += shared_->live.kChunkTiles) {
-      shared_->live.Collect(begin, args_.plan.num_column_tiles, [&](int tile) {
-        return ClassifyTile(ranges[tile], row_begin_, row_begin_ + rows_);
-      });
-      __syncthreads();
-      RunChunk(begin);
-      __syncthreads();
+    if constexpr (kFewRows) {
+      RunShare();
+    } else {
+      for (int begin = 0; begin < args_.plan.num_column_tiles; begin += kChunkTiles) {
+        CollectTiles(begin);
+        __syncthreads();
+        RunChunk(begin, 0, shared_->live.Count());
+        __syncthreads();
+      }
     }
     // Query goes out of flight with the first key; in a block without live tiles nobody waited.
     ptx::CpAsyncCommit();
@@ -123,12 +133,49 @@ class ForwardBlock {
            row * view.row_stride + head * view.head_stride;
   }
 
-  __device__ __forceinline__ void RunChunk(int begin) {
-    const int count = shared_->live.Count();
-    if (count == 0) return;
-    int32_t entry = shared_->live.Entry(0, begin);
+  __device__ __forceinline__ void LoadQuery() {
+    if constexpr (kFewRows) {
+      ForPackedChunks<Config::kBlockRows, Config::kThreads>(
+          threadIdx.x,
+          0,
+          [&](int row, int chunk, int32_t query_row, int32_t head, bool valid) {
+            ptx::CpAsync16(ptx::SharedAddress(shared_->query) + TileOffset<kHeadDim>(row, chunk),
+                           Pointer(args_.query, query_row, head) + chunk * kChunkElements,
+                           valid);
+          });
+      return;
+    }
+    LoadTileAsync<Config::kBlockRows, kHeadDim, Config::kThreads>(
+        ptx::SharedAddress(shared_->query),
+        Pointer(args_.query, row_begin_, head_),
+        args_.query.row_stride,
+        rows_,
+        args_.head_dim,
+        threadIdx.x);
+  }
+
+  // Class of a tile of columns for all rows of the block.
+  __device__ __forceinline__ TileClass Classify(int tile) const {
+    const TileRange& range = args_.plan.ranges[int64_t{mask_} * args_.plan.num_column_tiles + tile];
+    if constexpr (kFewRows) {
+      const int32_t last = (row_begin_ + rows_ - 1) / args_.cut.packed_heads;
+      return ClassifyTile(range, row_begin_ / args_.cut.packed_heads, last + 1);
+    }
+    return ClassifyTile(range, row_begin_, row_begin_ + rows_);
+  }
+
+  __device__ __forceinline__ void CollectTiles(int begin) {
+    shared_->live.Collect(begin, args_.plan.num_column_tiles, [&](int tile) {
+      return Classify(tile);
+    });
+  }
+
+  // Live tiles [first, last) of the list.
+  __device__ __forceinline__ void RunChunk(int begin, int first, int last) {
+    if (first >= last) return;
+    int32_t entry = shared_->live.Entry(first, begin);
     LoadKey(entry, 0);
-    for (int i = 0; i < count; ++i) {
+    for (int i = first; i < last; ++i) {
       const int32_t tile = entry / 2;
       const bool partial = entry % 2 != 0;
       ptx::CpAsyncWait<0>();
@@ -138,11 +185,12 @@ class ForwardBlock {
       ComputeScores(scores);
       ptx::CpAsyncWait<0>();
       __syncthreads();  // value (i) is there for all; key (i) is read by none
-      if (i + 1 < count) {
+      const int slot = (i - first) % 2;
+      if (i + 1 < last) {
         entry = shared_->live.Entry(i + 1, begin);
-        LoadKey(entry, (i + 1) % 2);
+        LoadKey(entry, slot ^ 1);
       }
-      if (partial) MaskScores(shared_->bounds[i % 2], scores);
+      if (partial) MaskScores(shared_->bounds[slot], scores);
       UpdateSoftmax(scores);
       AddWeightedValues(scores);
     }
@@ -219,7 +267,12 @@ class ForwardBlock {
 
   __device__ __forceinline__ void MaskScores(const int4* bounds,
                                              float (&scores)[kRowTiles][kScoreTiles][4]) const {
-    const int32_t first_row = row_begin_ + Row(0);
+    int32_t rows[kRows];
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      rows[r] = row_begin_ + Row(r);
+      if (kFewRows) rows[r] /= args_.cut.packed_heads;
+    }
 #pragma unroll
     for (int n = 0; n < kScoreTiles; ++n) {
 #pragma unroll
@@ -227,9 +280,8 @@ class ForwardBlock {
         const int4 column = bounds[n * 8 + Lane() % 4 * 2 + e];
 #pragma unroll
         for (int r = 0; r < kRows; ++r) {
-          const int32_t row = first_row + r / 2 * 16 + r % 2 * 8;
           float& score = scores[r / 2][n][r % 2 * 2 + e];
-          score = IsMaskedRow<kHalfLines>(column, row) ? -INFINITY : score;
+          score = IsMaskedRow<kHalfLines>(column, rows[r]) ? -INFINITY : score;
         }
       }
     }
@@ -292,12 +344,18 @@ class ForwardBlock {
       for (int r = 0; r < kRowTiles; ++r) {
         LeftFromSums<Element>(weights[r][2 * k], weights[r][2 * k + 1], a[r]);
       }
-      AddDepth<Element, kHeadDim>(out_sum_, a, value, k * 16);
+      AddDepth<Element, kHeadDim, WarpChunks<kHeadDim, 1>>(out_sum_, a, value, k * 16);
     }
   }
 
   // A warp writes its own rows only, over query rows that no other warp reads.
   __device__ __forceinline__ void Finish() {
+    if constexpr (kFewRows) {
+      if (args_.cut.splits > 1) {
+        FinishPart();
+        return;
+      }
+    }
     const uint32_t out = ptx::SharedAddress(shared_->query);
     float* lse = args_.softmax_lse + (int64_t{batch_} * args_.num_heads + head_) * args_.seqlen_q;
 #pragma unroll
@@ -306,8 +364,8 @@ class ForwardBlock {
       const float factor = sum == 0.0f ? 0.0f : 1.0f / sum;
       const int row = Row(r);
       if (Lane() % 4 == 0 && row < rows_) {
-        lse[row_begin_ + row] =
-            sum == 0.0f ? -INFINITY : (row_max_[r] * args_.scale_log2 + log2f(sum)) * kLn2;
+        float* to = kFewRows ? args_.softmax_lse + PackedIndex(row) : lse + row_begin_ + row;
+        *to = sum == 0.0f ? -INFINITY : (row_max_[r] * args_.scale_log2 + log2f(sum)) * kLn2;
       }
 #pragma unroll
       for (int d = 0; d < kOutTiles; ++d) {
@@ -317,15 +375,134 @@ class ForwardBlock {
       }
     }
     __syncwarp();
-    Element* destination = Pointer(args_.out, row_begin_, head_);
     constexpr int kWarpRows = Config::kRowsPerWarp;
     const int first = Warp() * kWarpRows;
+    if constexpr (kFewRows) {
+      ForPackedChunks<kWarpRows, 32>(
+          Lane(),
+          first,
+          [&](int row, int chunk, int32_t query_row, int32_t head, bool valid) {
+            Element* to = Pointer(args_.out, query_row, head) + chunk * kChunkElements;
+            if (valid) {
+              *reinterpret_cast<uint4*>(to) = LoadShared(out + TileOffset<kHeadDim>(row, chunk));
+            }
+          });
+      return;
+    }
+    Element* destination = Pointer(args_.out, row_begin_, head_);
     StoreTile<kWarpRows, kHeadDim, 32>(out + TileOffset<kHeadDim>(first, 0),
                                        destination + first * args_.out.row_stride,
                                        args_.out.row_stride,
                                        rows_ - first,
                                        args_.head_dim,
                                        Lane());
+  }
+
+  // With kFewRows: where a row of the block stands in softmax_lse.
+  __device__ __forceinline__ int64_t PackedIndex(int row) const {
+    const int32_t packed = row_begin_ + row;
+    const int32_t head = head_ + packed % args_.cut.packed_heads;
+    return (int64_t{batch_} * args_.num_heads + head) * args_.seqlen_q +
+           packed / args_.cut.packed_heads;
+  }
+
+  // With kFewRows: which rows and which share of the live tiles are the block's.
+  __device__ __forceinline__ void TakePackedRows() {
+    const FewRows& cut = args_.cut;
+    const int32_t item = static_cast<int32_t>(blockIdx.x) / cut.splits;
+    const int32_t packed_heads_of_all = item / cut.row_blocks;
+    const int32_t packed_per_batch = args_.num_heads / cut.packed_heads;
+    split_ = static_cast<int32_t>(blockIdx.x) % cut.splits;
+    batch_ = packed_heads_of_all / packed_per_batch;
+    head_ = packed_heads_of_all % packed_per_batch * cut.packed_heads;
+    mask_ = batch_ * args_.num_heads_mask + head_ / args_.heads_per_mask;
+    row_begin_ = (cut.row_blocks - 1 - item % cut.row_blocks) * Config::kBlockRows;
+    rows_ = min(Config::kBlockRows, args_.seqlen_q * cut.packed_heads - row_begin_);
+  }
+
+  // With kFewRows: calls `use(row of the block, chunk, row of the tensor, head, whether it is
+  // there)` for the chunks of kRowsHere rows from `first` on, a part for each of kThreads.
+  template <int kRowsHere, int kThreads, typename Use>
+  __device__ __forceinline__ void ForPackedChunks(int thread, int first, Use use) const {
+    constexpr int kChunks = kHeadDim / kChunkElements;
+#pragma unroll 1
+    for (int i = thread; i < kRowsHere * kChunks; i += kThreads) {
+      const int row = first + i / kChunks;
+      const int chunk = i % kChunks;
+      const bool valid = row < rows_ && chunk * kChunkElements < args_.head_dim;
+      const int32_t packed = valid ? row_begin_ + row : 0;
+      use(row,
+          chunk,
+          packed / args_.cut.packed_heads,
+          head_ + packed % args_.cut.packed_heads,
+          valid);
+    }
+  }
+
+  // With kFewRows: an even share of the live tiles.
+  __device__ __forceinline__ void RunShare() {
+    const int32_t tiles = args_.plan.num_column_tiles;
+    const bool one_list = tiles <= kChunkTiles;
+    int32_t live = 0;
+    if (!one_list) live = CountLive();
+    int32_t before = 0;  // live tiles of earlier lists
+    for (int begin = 0; begin < tiles; begin += kChunkTiles) {
+      CollectTiles(begin);
+      __syncthreads();
+      const int32_t count = shared_->live.Count();
+      if (one_list) live = count;
+      const int32_t first = ShareBegin(live, split_) - before;
+      const int32_t last = ShareBegin(live, split_ + 1) - before;
+      RunChunk(begin, max(first, 0), min(last, count));
+      __syncthreads();
+      before += count;
+      if (last <= count) break;
+    }
+  }
+
+  __device__ __forceinline__ int32_t ShareBegin(int32_t live, int32_t split) const {
+    return static_cast<int32_t>(int64_t{live} * split / args_.cut.splits);
+  }
+
+  // All live tiles, counted by the whole block.
+  __device__ __forceinline__ int32_t CountLive() {
+    int32_t live = 0;
+#pragma unroll 4
+    for (int tile = threadIdx.x; tile < args_.plan.num_column_tiles; tile += Config::kThreads) {
+      live += Classify(tile) != TileClass::kSkip;
+    }
+    live = __reduce_add_sync(0xffffffffu, live);
+    if (Lane() == 0) shared_->live.counts[Warp()] = live;
+    __syncthreads();
+    live = shared_->live.Count();
+    __syncthreads();
+    return live;
+  }
+
+  // With kFewRows: the share's result, normalised, to where CombineSplits reads it.
+  __device__ __forceinline__ void FinishPart() {
+    const int64_t rows_of_all = static_cast<int64_t>(gridDim.x) / args_.cut.splits /
+                                args_.cut.row_blocks * args_.cut.packed_heads * args_.seqlen_q;
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      const float sum = QuadSum(row_sum_[r]);
+      const float factor = sum == 0.0f ? 0.0f : 1.0f / sum;
+      const int row = Row(r);
+      if (row >= rows_) continue;
+      const int64_t index = split_ * rows_of_all + PackedIndex(row);
+      if (Lane() % 4 == 0) {
+        args_.parts.lse_log2[index] =
+            sum == 0.0f ? -INFINITY : row_max_[r] * args_.scale_log2 + log2f(sum);
+      }
+      float* to = args_.parts.out + index * args_.head_dim + Lane() % 4 * 2;
+#pragma unroll
+      for (int d = 0; d < kOutTiles; ++d) {
+        if (d * 8 >= args_.head_dim) continue;
+        *reinterpret_cast<float2*>(to + d * 8) =
+            make_float2(out_sum_[r / 2][d][r % 2 * 2] * factor,
+                        out_sum_[r / 2][d][r % 2 * 2 + 1] * factor);
+      }
+    }
   }
 
   // Row of the block that this thread holds as its row `r`.
@@ -343,6 +520,7 @@ class ForwardBlock {
   int32_t mask_;
   int32_t row_begin_;
   int32_t rows_;
+  int32_t split_;  // with kFewRows
   const Element* key_;
   const Element* value_;
   float out_sum_[kRowTiles][kOutTiles][4];
@@ -350,11 +528,13 @@ class ForwardBlock {
   float row_sum_[kRows];  // this thread's part until Finish
 };
 
-template <typename Config, bool kHalfLines>
+template <typename Config, bool kHalfLines, bool kFewRows>
 __global__ void __launch_bounds__(Config::kThreads, Config::kBlocksPerSm)
     ForwardKernel(const __grid_constant__ ForwardArguments args) {
   extern __shared__ __align__(128) unsigned char memory[];
-  ForwardBlock<Config, kHalfLines> block(args, reinterpret_cast<ForwardShared<Config>*>(memory));
+  ForwardBlock<Config, kHalfLines, kFewRows> block(
+      args,
+      reinterpret_cast<ForwardShared<Config>*>(memory));
   block.Run();
 }
 

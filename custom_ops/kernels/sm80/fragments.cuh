@@ -15,7 +15,7 @@
 namespace flashmask::sm80 {
 
 // Where in a tile a lane's part of an operand starts. Depth and columns are stepped through by an
-// exclusive or, which the swizzle allows since a row is a whole number of 128-byte segments: one
+// exclusive or within a segment of the swizzle and by an addition from one to the next: one
 // register serves all steps.
 
 // Left operand, 16 rows by 16 of depth, from row `row` of the tile.
@@ -43,12 +43,34 @@ __device__ __forceinline__ uint32_t RightColumnsAddress(uint32_t tile, int lane,
   return tile + TileOffset<kHeadDim>(lane % 16, chunk + lane / 16);
 }
 
-// Address `rows` further down the tile and `chunks` of 8 elements further along its rows.
+// Address `rows` (a multiple of 8) further down the tile and `chunks` of 8 elements further along
+// its rows; within its segment the address has none of the bits of `chunks`.
 template <int kHeadDim>
 __device__ __forceinline__ uint32_t Step(uint32_t address, int rows, int chunks) {
-  return (address ^ static_cast<uint32_t>(chunks * 16)) +
-         static_cast<uint32_t>(rows * kHeadDim * 2);
+  const int within = chunks % kSegmentChunks<kHeadDim>;
+  return (address ^ static_cast<uint32_t>(within * 16)) +
+         static_cast<uint32_t>((chunks - within) * 16 + rows * kHeadDim * 2);
 }
+
+// Which chunks of a row of kHeadDim elements are a warp's, of kColumnWarps that share it: one run,
+// or, where that would start or end within a segment, the same run of every segment.
+template <int kHeadDim, int kColumnWarps>
+struct WarpChunks {
+  static constexpr int kSegment = kSegmentChunks<kHeadDim>;
+  static constexpr int kCount = kHeadDim / kChunkElements / kColumnWarps;
+  static constexpr bool kOneRun = kCount % kSegment == 0 || kSegment % kCount == 0;
+  static constexpr int kRun = kOneRun ? kCount : kSegment / kColumnWarps;
+  static_assert(kRun % 2 == 0 && kCount % kRun == 0, "operands are loaded in pairs of chunks");
+
+  static __device__ __forceinline__ constexpr int First(int column_warp) {
+    return column_warp * kRun;
+  }
+
+  // From the warp's first chunk to its chunk number `i`.
+  static __device__ __forceinline__ constexpr int Step(int i) {
+    return i / kRun * kSegment + i % kRun;
+  }
+};
 
 // Two neighbouring 16x8 results as a 16x16 left operand.
 template <typename Element>
@@ -82,8 +104,9 @@ __device__ __forceinline__ float QuadSum(float value) {
   return value + __shfl_xor_sync(0xffffffffu, value, 2);
 }
 
-// sums += a b over 16 of depth, from row `row` of b on; `right` is b's RightColumnsAddress.
-template <typename Element, int kHeadDim, int kRowTiles, int kColumnTiles>
+// sums += a b over 16 of depth, from row `row` of b on, for a warp's chunks of its columns; `right`
+// is b's RightColumnsAddress.
+template <typename Element, int kHeadDim, typename Chunks, int kRowTiles, int kColumnTiles>
 __device__ __forceinline__ void AddDepth(float (&sums)[kRowTiles][kColumnTiles][4],
                                          const uint32_t (&a)[kRowTiles][4],
                                          uint32_t right,
@@ -91,7 +114,7 @@ __device__ __forceinline__ void AddDepth(float (&sums)[kRowTiles][kColumnTiles][
 #pragma unroll
   for (int d = 0; d < kColumnTiles; d += 2) {
     uint32_t b[4];
-    ptx::LdMatrixX4Trans(b, Step<kHeadDim>(right, row, d));
+    ptx::LdMatrixX4Trans(b, Step<kHeadDim>(right, row, Chunks::Step(d)));
 #pragma unroll
     for (int r = 0; r < kRowTiles; ++r) {
       ptx::MmaM16N8K16<Element>(sums[r][d], a[r], b[0], b[1]);

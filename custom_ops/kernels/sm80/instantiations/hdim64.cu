@@ -1,5 +1,7 @@
 #include "core/kernel_registry.h"
-#include "kernels/sm80/launch.cuh"
+#include "kernels/sm80/backward_launch.cuh"
+#include "kernels/sm80/few_rows.h"
+#include "kernels/sm80/forward_launch.cuh"
 
 namespace flashmask::sm80 {
 namespace {
@@ -15,8 +17,10 @@ const KernelRegistration kRegistration({"sm80",
                                         kHeadDim,
                                         Forward<kHeadDim>,
                                         Backward<kHeadDim>,
-                                        ForwardWorkspace,
-                                        BackwardWorkspace<kHeadDim>});
+                                        ForwardWorkspace<kHeadDim>,
+                                        BackwardWorkspace<kHeadDim>,
+                                        false,
+                                        HasFewRowsOfManyKeys});
 
 }  // namespace
 }  // namespace flashmask::sm80

@@ -1,6 +1,6 @@
 #pragma once
 
-// From the params of a call to a launch of the sm80 kernels.
+// From the params of a call to a launch of the sm80 backward.
 
 #include "core/params.h"
 #include "core/status.h"
@@ -10,11 +10,9 @@
 #include "kernels/common/mask_plan.h"
 #include "kernels/common/output_dot.h"
 #include "kernels/common/shared_memory.h"
-#include "kernels/common/work_order.cuh"
 #include "kernels/sm80/arguments.h"
 #include "kernels/sm80/backward.cuh"
 #include "kernels/sm80/convert_grad_query.cuh"
-#include "kernels/sm80/forward.cuh"
 #include "kernels/sm80/tile_config.h"
 
 #include <cuda_runtime.h>
@@ -27,46 +25,6 @@ namespace flashmask::sm80 {
 // What of the L2 the sums of the query gradient of a section of heads may take in a deterministic
 // backward.
 constexpr int64_t kSumSectionBytes = int64_t{32} << 20;
-
-inline ForwardArguments ArgumentsOf(const ForwardParams& params, const MaskPlanView& plan) {
-  return {CommonArguments(params, plan), params.out, params.softmax_lse, OrderOf(params.sizes)};
-}
-
-template <typename Config, bool kHalfLines>
-Status LaunchForwardKernel(const ForwardArguments& args,
-                           unsigned blocks,
-                           int device,
-                           cudaStream_t stream) {
-  constexpr int kSharedBytes = sizeof(ForwardShared<Config>);
-  const auto kernel = ForwardKernel<Config, kHalfLines>;
-  static SharedMemoryLimit limit;
-  const Status raised = limit.Raise(reinterpret_cast<const void*>(kernel), kSharedBytes, device);
-  if (!raised.ok()) return raised;
-  kernel<<<blocks, Config::kThreads, kSharedBytes, stream>>>(args);
-  return CudaStatus(cudaGetLastError(), "launch of the forward kernel");
-}
-
-template <typename Config>
-Status LaunchForward(const ForwardParams& params) {
-  const AttentionSizes& sizes = params.sizes;
-  const DeviceGuard guard(params.execution.device);
-  if (!guard.status().ok()) return guard.status();
-  const auto stream = static_cast<cudaStream_t>(params.execution.stream);
-  const MaskPlanView plan = LayOutMaskPlan(sizes, params.execution.workspace);
-  const int64_t blocks = sizes.batch * sizes.num_heads * plan.num_row_blocks;
-  if (blocks == 0) return Status::Ok();
-  if (blocks > INT32_MAX) {
-    return Status::Unsupported("more than 2^31 - 1 blocks of rows in one call");
-  }
-  const Status built = BuildMaskPlan(sizes, params.mask, plan, PlanOrders::kRowBlocks, stream);
-  if (!built.ok()) return built;
-  const ForwardArguments args = ArgumentsOf(params, plan);
-  const auto launch = HasHalfLines(params.mask) ? LaunchForwardKernel<Config, true>
-                                                : LaunchForwardKernel<Config, false>;
-  return launch(args, static_cast<unsigned>(blocks), params.execution.device, stream);
-}
-
-inline size_t ForwardWorkspace(const ForwardParams& params) { return MaskPlanBytes(params.sizes); }
 
 // The workspace of a backward: the plan, then these.
 struct BackwardScratch {
@@ -162,6 +120,7 @@ Status LaunchKeyBlocks(const BackwardParams& params,
     const Status found = FindLastKeyBlocks(params.sizes,
                                            args.plan,
                                            Config::kBlockRows,
+                                           Config::kBlockColumns,
                                            args.turns.last_blocks,
                                            stream);
     if (!found.ok()) return found;
@@ -187,7 +146,8 @@ Status LaunchBackward(const BackwardParams& params) {
       ComputeRowTerms(params, scratch.terms, stream, scratch.cleared, scratch.cleared_bytes);
   if (!terms.ok()) return terms;
   const BackwardArguments args = ArgumentsOf<Config>(params, plan, scratch);
-  const int64_t key_blocks = sizes.batch * sizes.num_heads_k * plan.num_key_blocks;
+  const int64_t key_blocks = sizes.batch * sizes.num_heads_k * plan.num_key_blocks *
+                             (kPlanKeyBlock / Config::kBlockColumns);
   const int64_t steps =
       sizes.batch * sizes.num_heads * scratch.terms.padded_rows / Config::kBlockRows;
   if (key_blocks > INT32_MAX || steps > INT32_MAX) {
@@ -203,49 +163,44 @@ Status LaunchBackward(const BackwardParams& params) {
   return CudaStatus(cudaGetLastError(), "launch of ConvertGradQuery");
 }
 
+// Takes the first tiles for which the device has shared memory.
+template <typename Element, int kHeadDim, typename First, typename... Others>
+Status BackwardWith(const BackwardParams& params,
+                    const SharedMemorySizes& shared,
+                    TileList<First, Others...>) {
+  using Config = BackwardConfig<Element, kHeadDim, First>;
+  constexpr int kNeeded = sizeof(BackwardShared<Config, true>);
+  if constexpr (sizeof...(Others) == 0) {
+    static_assert(kNeeded <= 99 * 1024, "a block of sm_86 and sm_89 has 99 KB");
+  } else if (shared.of_block < kNeeded) {
+    return BackwardWith<Element, kHeadDim>(params, shared, TileList<Others...>());
+  }
+  return LaunchBackward<Config>(params);
+}
+
 // Picks the element type; a registered kernel is asked only for the dtypes it lists.
 template <int kHeadDim>
-Status Forward(const ForwardParams& params) {
-  if (params.dtype == DataType::kFloat16) {
-    return LaunchForward<ForwardConfig<__half, kHeadDim>>(params);
-  }
-  return LaunchForward<ForwardConfig<__nv_bfloat16, kHeadDim>>(params);
-}
-
-template <typename Element, int kHeadDim>
-Status BackwardOf(const BackwardParams& params) {
-  using Wide = WideBackward<Element, kHeadDim>;
-  if constexpr (kHasNarrowBackward<kHeadDim>) {
-    int most_shared = 0;
-    FLASHMASK_RETURN_IF_CUDA_FAILS(cudaDeviceGetAttribute(&most_shared,
-                                                          cudaDevAttrMaxSharedMemoryPerBlockOptin,
-                                                          params.execution.device));
-    constexpr int kNeeded = sizeof(BackwardShared<Wide, true>);
-    if (most_shared < kNeeded) return LaunchBackward<NarrowBackward<Element, kHeadDim>>(params);
-  }
-  return LaunchBackward<Wide>(params);
-}
-
-static_assert(sizeof(BackwardShared<WideBackward<__half, 64>, true>) <= 163 * 1024 &&
-                  sizeof(BackwardShared<WideBackward<__half, 128>, true>) <= 163 * 1024,
-              "a block of sm_80 has 163 KB");
-static_assert(sizeof(BackwardShared<NarrowBackward<__half, 64>, true>) <= 99 * 1024,
-              "a block of sm_86 and sm_89 has 99 KB");
-
-template <int kHeadDim>
 Status Backward(const BackwardParams& params) {
-  if (params.dtype == DataType::kFloat16) return BackwardOf<__half, kHeadDim>(params);
-  return BackwardOf<__nv_bfloat16, kHeadDim>(params);
+  using Tiles = typename BackwardChoices<kHeadDim>::Tiles;
+  SharedMemorySizes shared;
+  const Status found = FindSharedMemory(params.execution.device, &shared);
+  if (!found.ok()) return found;
+  if (params.dtype == DataType::kFloat16) {
+    return BackwardWith<__half, kHeadDim>(params, shared, Tiles());
+  }
+  return BackwardWith<__nv_bfloat16, kHeadDim>(params, shared, Tiles());
 }
 
+template <int kHeadDim, typename... Tiles>
+size_t MostBackwardBytes(const BackwardParams& params, TileList<Tiles...>) {
+  return std::max({LayOutBackward<BackwardConfig<__nv_bfloat16, kHeadDim, Tiles>>(params, nullptr)
+                       .total_bytes...});
+}
+
+// Which tiles it will be is the device's affair.
 template <int kHeadDim>
 size_t BackwardWorkspace(const BackwardParams& params) {
-  const auto bytes = [&](auto config) {
-    return LayOutBackward<decltype(config)>(params, nullptr).total_bytes;
-  };
-  // Which tiles it will be is the device's affair.
-  return std::max(bytes(WideBackward<__nv_bfloat16, kHeadDim>()),
-                  bytes(NarrowBackward<__nv_bfloat16, kHeadDim>()));
+  return MostBackwardBytes<kHeadDim>(params, typename BackwardChoices<kHeadDim>::Tiles());
 }
 
 }  // namespace flashmask::sm80
