@@ -188,8 +188,9 @@ Status LaunchBackwardKernel(const BackwardParams& params,
   const auto stream = static_cast<cudaStream_t>(params.execution.stream);
   const Status mapped = MakeBackwardMaps<Config>(params, args);
   if (!mapped.ok()) return mapped;
+  const ClearedBytes cleared{scratch.next_item, scratch.zeroed_bytes};
   const Status built =
-      BuildMaskPlan(params.sizes, params.mask, args->plan, PlanOrders::kKeyBlocks, stream);
+      BuildMaskPlan(params.sizes, params.mask, args->plan, PlanOrders::kKeyBlocks, stream, cleared);
   if (!built.ok()) return built;
   const RowInputs inputs{params.out, params.grad_out, params.softmax_lse, params.grad_softmax_lse};
   int64_t tiles = params.sizes.batch * params.sizes.num_heads * scratch.num_steps;
@@ -262,8 +263,6 @@ Status LaunchBackward(const BackwardParams& params) {
     return Status::Unsupported("more than 2^29 blocks of rows or keys in one call");
   }
   if (tiles == 0) return Status::Ok();
-  FLASHMASK_RETURN_IF_CUDA_FAILS(
-      cudaMemsetAsync(scratch.next_item, 0, scratch.zeroed_bytes, stream));
   BackwardArguments args;
   FillBackwardArguments<Config>(params, plan, scratch, &args);
   const Status launched = LaunchBackwardKernel<Config>(params, scratch, &args);
