@@ -59,6 +59,8 @@ EXCEPTIONS = {
     ("hdim128.cu", "BackwardKernel", "sm_90a"): Spills(24, 24, 40),
     ("hdim64.cu", "BackwardKernel", "sm_80"): Spills(56, 52, 92),
     ("hdim64.cu", "BackwardKernel", "sm_90a"): Spills(8, 8, 8),
+    # Four words in partial steps, since the warp that helps out needs registers too.
+    ("backward_hdim64.cu", "BackwardKernel", "sm_90a"): Spills(16, 16, 16),
     ("hdim256.cu", "BackwardKernel", "sm_80"): Spills(16, 12, 16),
     ("hdim256.cu", "BackwardKernel", "sm_90a"): Spills(48, 48, 96),
 }

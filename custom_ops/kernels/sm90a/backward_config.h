@@ -53,6 +53,9 @@ struct SumOrder {
 // itself: all but so many at the start and at the end.
 constexpr int kSectionsAhead = 2;
 constexpr int kLeastSections = 6;  // below, kernels before and after do it all
+// So they do if a section has less work than a large device does at once: no more than three are
+// worked on together.
+constexpr int kLeastSectionItems = 128;
 
 // What BackwardHelper needs. The counts are zero at the start.
 struct BackwardFusion {

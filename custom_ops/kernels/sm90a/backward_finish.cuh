@@ -56,7 +56,9 @@ __global__ void __launch_bounds__(kSmallThreads) ListLiveBlocks(MaskPlanView pla
     atomicAdd(&pairs, __popc(bits));
   }
   __syncthreads();
-  if (threadIdx.x == 0) atomicAdd(live_pairs, static_cast<unsigned long long>(pairs));
+  if (threadIdx.x == 0 && pairs != 0) {
+    atomicAdd(live_pairs, static_cast<unsigned long long>(pairs));
+  }
 }
 
 // A block per step of rows: lse and delta of each, as RowTerms defines them, and zeros for the sums

@@ -130,6 +130,7 @@ class BackwardHelper {
     }
     __syncwarp();
     ptx::MbarrierWait(full, parity_);
+    __syncwarp();  // the parity is kept in a register that the warp shares
     parity_ ^= 1;
   }
 
@@ -184,6 +185,8 @@ class BackwardHelper {
       const float of_lane = __shfl_sync(kAllLanes, sum, lane_ % kPassRows * kRowLanes);
       if (lane_ / kPassRows == pass) delta = of_lane;
     }
+    // Its rows came as zeros, but what they were multiplied with may be no number.
+    if (args_.grad_out_row_shift != 0) delta = 0.0f;
     if (lane_ < kPartRows) {
       const int32_t row = row_begin + lane_;
       const int64_t index = int64_t{head_of_all} * args_.seqlen_q + row;
@@ -199,7 +202,6 @@ class BackwardHelper {
 
   // All of a step's rows are there for others to read.
   __device__ __forceinline__ void Announce(int32_t* count) const {
-    __threadfence();
     __syncwarp();
     if (lane_ == 0) {
       ptx::BulkWait<0>();

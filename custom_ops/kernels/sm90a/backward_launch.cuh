@@ -84,7 +84,8 @@ BackwardScratch LayOutBackward(const BackwardParams& params, void* workspace) {
   scratch.heads_per_section = static_cast<int32_t>(
       std::clamp(heads_if_dense, 1.0f, static_cast<float>(std::max<int64_t>(1, key_heads))));
   const int64_t sections = (key_heads + scratch.heads_per_section - 1) / scratch.heads_per_section;
-  const bool fuses = !params.deterministic && sections >= kLeastSections;
+  const bool fuses = !params.deterministic && sections >= kLeastSections &&
+                     scratch.heads_per_section * blocks >= kLeastSectionItems;
   scratch.num_sections = fuses ? static_cast<int32_t>(sections) : 0;
   const size_t zeroed_from = used;
   scratch.next_item = static_cast<int32_t*>(take(1));
@@ -214,6 +215,7 @@ Status LaunchBackwardKernel(const BackwardParams& params,
                                                         params.execution.device));
   static SharedMemoryLimit limit;
   constexpr int kSharedBytes = sizeof(BackwardShared<Config>);
+  static_assert(kSharedBytes <= kMostSharedBytes, "tiles and messages fit into shared memory");
   const auto kernel = BackwardKernel<Config>;
   const Status raised =
       limit.Raise(reinterpret_cast<const void*>(kernel), kSharedBytes, params.execution.device);

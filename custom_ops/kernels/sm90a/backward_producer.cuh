@@ -139,13 +139,14 @@ class BackwardScheduler {
     if (!helper_.IsReady(section_)) return false;
     if (helper_.is_finished()) return true;
     if (key_begin_ == kNoMoreItems) return false;
-    return ptx::MbarrierTest(ptx::SharedAddress(&shared_->entry_empty[place_.stage]),
-                             place_.parity ^ 1);
+    const uint32_t empty = ptx::SharedAddress(&shared_->entry_empty[place_.stage]);
+    return __any_sync(kAllLanes, ptx::MbarrierTest(empty, place_.parity ^ 1));
   }
 
   __device__ __forceinline__ void List(int32_t head_of_group, int32_t counted, uint32_t flags) {
     while (!MayList()) helper_.Step();
     ptx::MbarrierWait(ptx::SharedAddress(&shared_->entry_empty[place_.stage]), place_.parity ^ 1);
+    __syncwarp();
     if (lane_ == 0) {
       const int32_t step = IsOrdered() ? args_.num_steps - 1 - counted : counted;
       const int32_t head = head_k_ * args_.heads_per_key + head_of_group;

@@ -20,8 +20,7 @@
 
 namespace flashmask::sm90a {
 
-constexpr size_t kTicketBytes = 256;         // of the counter behind the plan
-constexpr int kMostSharedBytes = 227 << 10;  // of a block, on compute capability 9.0
+constexpr size_t kTicketBytes = 256;  // of the counter behind the plan
 
 template <typename Config>
 Status MakeForwardMaps(const ForwardParams& params, ForwardArguments* args) {
