@@ -10,7 +10,7 @@ import pytest
 from support import cases, gpu, tolerance
 from support.gpu import capi, torch
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.alone]
 
 CHUNK = 2048  # rows at a time of the reference: 2 GB of float64 scores at 128K columns
 LENGTH = 128 * 1024

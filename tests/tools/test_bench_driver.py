@@ -87,7 +87,7 @@ def test_a_slow_provider_sits_turns_out_evenly():
     )
     driver._time_in_turns([quick, slow], FORWARD, driver.Effort(7, 10.0))
     assert "".join(name[0] for name in log) == "qqqsqqsqqs"
-    assert len(slow.timings[FORWARD]) == driver.LEAST_RUNS
+    assert len(slow.timings[FORWARD]) == driver.LEAST_TURNS["cpu"]
 
 
 @pytest.mark.parametrize(
@@ -127,6 +127,51 @@ def test_a_provider_that_fails_is_an_error_and_the_others_go_on(fakes):
     assert attention.exit_code(rows) == attention.FAILED
 
 
+def test_a_provider_with_other_inputs_is_refused(fakes):
+    class Other(FakeProvider):
+        def make_inputs(self):
+            super().make_inputs()
+            self.tensors["value"] = self.tensors["value"] + 1
+
+    fakes["torch_sdpa"] = Other
+    rows = run(fakes, [])
+    assert [row.status for row in rows] == ["ok", "error", "ok", "error"]
+    assert rows[1].reason == "value is not that of the other providers"
+
+
+def test_a_provider_may_have_a_backward_alone(fakes):
+    class BackwardOnly(FakeProvider):
+        @classmethod
+        def impossible(cls, cell, mask, direction):
+            return "its forward is that of another" if direction == FORWARD else None
+
+        def forward(self):
+            raise AssertionError
+
+    fakes["torch_sdpa"] = BackwardOnly
+    rows = run(fakes, [])
+    assert [row.status for row in rows] == ["ok", "n/a", "ok", "ok"]
+
+
+def test_a_backward_that_fails_leaves_the_forward(fakes):
+    class ForwardOnly(FakeProvider):
+        def backward(self):
+            raise RuntimeError("no kernel for head_dim 256; there is:\nanother")
+
+    fakes["ours"] = ForwardOnly
+    rows = run(fakes, [])
+    assert [row.status for row in rows] == ["ok", "ok", "error", "n/a"]
+    assert rows[2].reason == "no kernel for head_dim 256; there is:"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "plan"),
+    [(0.001, (7, 20)), (0.03, (7, 3)), (0.1, (3, 3)), (0.3, (3, 1)), (2.0, (2, 1))],
+)
+def test_a_gpu_runs_short_calls_often_and_long_ones_twice(seconds, plan):
+    assert driver.plan(seconds, driver.Effort(7, 1.0), "gpu") == plan
+
+
 def test_our_operator_runs_in_a_process_of_its_own():
     shape = cell(seqlen=130)
     origin = results.source("a command")
@@ -142,6 +187,15 @@ def test_a_process_that_dies_says_its_last_words():
     worker = Worker("no_such_provider", device="cpu", threads=1)
     with pytest.raises(WorkerError, match=r"KeyError: 'no_such_provider' \(exit code 1\)"):
         worker.ask(do="prepare", cell={})
+    worker.close()
+
+
+def test_a_process_that_does_not_answer_is_killed(tmp_path):
+    script = tmp_path / "silent.py"
+    script.write_text("import time\ntime.sleep(600)\n")
+    worker = Worker("any", device="gpu", threads=0, script=script, limit=0.2)
+    with pytest.raises(WorkerError, match=r"exit code -9"):
+        worker.ask(do="prepare")
     worker.close()
 
 
@@ -206,6 +260,20 @@ def test_rows_of_who_cannot_run_name_the_device_of_who_can(fakes, monkeypatch):
     assert {row.device for row in rows} == {"a GPU"}
 
 
+def test_rows_of_who_dies_name_the_device_too(fakes, monkeypatch):
+    class Dying(InProcess):
+        def ask(self, **request):
+            raise WorkerError("killed (exit code -9)")
+
+    monkeypatch.setattr(fakes["torch_sdpa"], "device_name", lambda self: "a GPU")
+    kinds = {"ours": Dying, "torch_sdpa": InProcess}
+    shape = cell(providers=("ours", "torch_sdpa"), seqlen=65)
+    rows = driver.run_cell(
+        shape, lambda name, _: kinds[name](fakes[name], []), driver.Effort(3, 1.0), ORIGIN
+    )
+    assert {row.device for row in rows} == {"a GPU"}
+
+
 def test_the_recorded_command_names_no_place():
     given = ["--csv", "/tmp/x", "--masks", "full", "--commit=abc", "--batch", "2"]
     assert attention.measured(given) == ["--masks", "full", "--batch", "2"]
@@ -216,7 +284,7 @@ class Mortal:
 
     started = closed = 0
 
-    def __init__(self, name, *, device, threads):
+    def __init__(self, name, *, device, threads, limit):
         type(self).started += 1
         self.asked = []
 

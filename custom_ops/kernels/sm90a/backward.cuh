@@ -43,6 +43,7 @@
 #include "kernels/sm90a/backward_consumer.cuh"
 #include "kernels/sm90a/backward_producer.cuh"
 #include "kernels/sm90a/backward_shared.cuh"
+#include "kernels/sm90a/warp_arrivals.h"
 
 #include <cuda_runtime.h>
 
@@ -57,25 +58,25 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
   extern __shared__ __align__(1024) unsigned char memory[];
   auto* shared = reinterpret_cast<BackwardShared<Config>*>(memory);
   if (threadIdx.x == 0) {
-    constexpr uint32_t kConsumerWarps = Config::kGroups * kWarpgroup / kWarp;
+    constexpr uint32_t kConsumerArrivals = Config::kGroups * kWarpgroup / kWarp * kWarpArrivals;
     const auto init = [](uint64_t& full, uint64_t& empty, uint32_t readers) {
       ptx::MbarrierInit(ptx::SharedAddress(&full), 1);
       ptx::MbarrierInit(ptx::SharedAddress(&empty), readers);
     };
     for (int i = 0; i < Config::kQueryStages; ++i) {
-      init(shared->query_full[i], shared->query_empty[i], kConsumerWarps);
+      init(shared->query_full[i], shared->query_empty[i], kConsumerArrivals);
     }
     for (int i = 0; i < Config::kGradOutStages; ++i) {
-      init(shared->grad_out_full[i], shared->grad_out_empty[i], kConsumerWarps);
+      init(shared->grad_out_full[i], shared->grad_out_empty[i], kConsumerArrivals);
     }
     for (int i = 0; i < kListEntries; ++i) init(shared->entry_full[i], shared->entry_empty[i], 1);
     for (int i = 0; i < kSlots; ++i) {
-      ptx::MbarrierInit(ptx::SharedAddress(&shared->grad_scores_full[i]), kConsumerWarps);
-      ptx::MbarrierInit(ptx::SharedAddress(&shared->grad_scores_empty[i]), kConsumerWarps);
+      ptx::MbarrierInit(ptx::SharedAddress(&shared->grad_scores_full[i]), kConsumerArrivals);
+      ptx::MbarrierInit(ptx::SharedAddress(&shared->grad_scores_empty[i]), kConsumerArrivals);
     }
     ptx::MbarrierInit(ptx::SharedAddress(&shared->helper_full), 1);
-    init(shared->key_full, shared->key_empty, kConsumerWarps);
-    init(shared->value_full, shared->value_empty, kConsumerWarps);
+    init(shared->key_full, shared->key_empty, kConsumerArrivals);
+    init(shared->value_full, shared->value_empty, kConsumerArrivals);
     ptx::MbarrierInitFence();
   }
   __syncthreads();

@@ -12,6 +12,7 @@
 #include "kernels/sm90a/backward_mask.cuh"
 #include "kernels/sm90a/backward_math.cuh"
 #include "kernels/sm90a/backward_shared.cuh"
+#include "kernels/sm90a/warp_arrivals.h"
 
 #include <cuda_runtime.h>
 
@@ -71,7 +72,7 @@ class BackwardConsumer {
   // Once all lanes have read what the barrier gives away.
   __device__ __forceinline__ void Arrive(const uint64_t& barrier) const {
     __syncwarp();
-    if (Lane() == 0) ptx::MbarrierArrive(ptx::SharedAddress(&barrier));
+    if (kEveryLaneArrives || Lane() == 0) ptx::MbarrierArrive(ptx::SharedAddress(&barrier));
   }
 
   // result = keys (64 x kHeadDim) rows^T

@@ -35,6 +35,7 @@
 #include "kernels/sm90a/softmax.cuh"
 #include "kernels/sm90a/tensor_map.h"
 #include "kernels/sm90a/tile_config.h"
+#include "kernels/sm90a/warp_arrivals.h"
 
 #include <cuda.h>
 #include <cuda_runtime.h>
@@ -93,19 +94,19 @@ struct ForwardShared {
   uint64_t value_empty[Config::kStages];
 
   __device__ void Init() {
-    constexpr int kWarpsPerGroup = kWarpgroup / kWarp;
+    constexpr int kGroupArrivals = kWarpgroup / kWarp * kWarpArrivals;
     const auto init = [](uint64_t& barrier, int count) {
       ptx::MbarrierInit(ptx::SharedAddress(&barrier), count);
     };
     for (int i = 0; i < Config::kGroups; ++i) {
       init(query_full[i], 1);
-      init(query_empty[i], kWarpsPerGroup);
+      init(query_empty[i], kGroupArrivals);
     }
     for (int i = 0; i < Config::kStages; ++i) {
       init(key_full[i], 1);
       init(value_full[i], 1);
-      init(key_empty[i], Config::kGroups * kWarpsPerGroup);
-      init(value_empty[i], Config::kGroups * kWarpsPerGroup);
+      init(key_empty[i], Config::kGroups * kGroupArrivals);
+      init(value_empty[i], Config::kGroups * kGroupArrivals);
     }
     list.Init(Config::kLoaders);
   }
@@ -542,7 +543,7 @@ class RowGroup {
   // A lane of each warp says that the warp is done with what the barrier guards.
   static __device__ __forceinline__ void Release(uint64_t& barrier) {
     __syncwarp();
-    if (ptx::ElectOne()) Arrive(barrier);
+    if (kEveryLaneArrives || ptx::ElectOne()) Arrive(barrier);
   }
 
   // Not a member, which would take two registers.

@@ -13,6 +13,7 @@
 #include "kernels/ptx/cp_async.h"
 #include "kernels/ptx/mbarrier.h"
 #include "kernels/sm90a/tile_config.h"
+#include "kernels/sm90a/warp_arrivals.h"
 
 #include <cstdint>
 
@@ -61,7 +62,7 @@ struct LiveList {
 
   __device__ void Init(int readers) {
     for (int i = 0; i < kBatches; ++i) {
-      ptx::MbarrierInit(ptx::SharedAddress(&full[i]), 1);
+      ptx::MbarrierInit(ptx::SharedAddress(&full[i]), kWarpArrivals);
       ptx::MbarrierInit(ptx::SharedAddress(&empty[i]), readers);
     }
   }
@@ -184,7 +185,9 @@ class ListWriter {
       list_->counts[slot_] = count;
     }
     __syncwarp();
-    if (lane_ == 0) ptx::MbarrierArrive(ptx::SharedAddress(&list_->full[slot_]));
+    if (kEveryLaneArrives || lane_ == 0) {
+      ptx::MbarrierArrive(ptx::SharedAddress(&list_->full[slot_]));
+    }
     __syncwarp();  // what follows is kept in registers that the warp shares
     slot_ = (slot_ + 1) % LiveList::kBatches;
     parity_ ^= slot_ == 0;

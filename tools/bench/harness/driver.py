@@ -17,10 +17,12 @@ from harness.cells import BACKWARD, FORWARD, Cell
 from harness.meters import Timing
 from harness.workers import WorkerError
 
-LEAST_RUNS = 3
-SHORTEST_TURN = 0.02  # seconds on the CPU: shorter calls are run in a row
+# Turns at least: a GPU's clock is steady, and its slowest calls take seconds.
+LEAST_TURNS = {"cpu": 3, "gpu": 2}
+SHORTEST_TURN = 0.02  # seconds: shorter calls are run in a row
 MOST_IN_A_ROW = 50
-LEAST_IN_A_ROW = {"cpu": 1, "gpu": 3}  # 7 turns then make the 20 runs that a GPU takes
+IN_A_ROW = {"cpu": 1, "gpu": 3}  # 7 turns then make the 20 runs that a GPU takes
+SECONDS = {"cpu": 5.0, "gpu": 1.0}
 
 
 class Asked(Protocol):
@@ -36,10 +38,10 @@ StartWorker = Callable[[str, Cell], Asked]
 
 @dataclass(frozen=True)
 class Effort:
-    """Turns of every provider and direction, fewer (at least 3) if they exceed the seconds."""
+    """Turns of every provider and direction, fewer (see LEAST_TURNS) if they exceed the seconds."""
 
     turns: int = 7
-    seconds: float = 5.0
+    seconds: float = SECONDS["cpu"]
 
 
 @dataclass
@@ -53,6 +55,7 @@ class Contestant:
     columns: dict[str, dict[str, Any]] = field(default_factory=dict)
     timings: dict[str, list[Timing]] = field(default_factory=dict)
     failure: str | None = None
+    failures: dict[str, str] = field(default_factory=dict)  # of one direction
 
     def ask(self, **request: Any) -> dict[str, Any] | None:
         """Return the answer, or None if it failed now or before."""
@@ -87,13 +90,14 @@ def run_cell(
         _check(contestants, cell, mask)
         for direction in cell.directions:
             able = [one for one in contestants if direction in one.seconds]
-            _time_in_turns(able, direction, effort, LEAST_IN_A_ROW[cell.device])
+            _time_in_turns(able, direction, effort, cell.device)
     finally:
         for one in contestants:
             one.worker.close()
-    rows = [row for one in contestants for row in _rows(one, cell, mask, origin)]
     # On a GPU only who runs there knows its name.
-    device = rows[0].device if rows else origin.device
+    shared = [columns for one in contestants for columns in one.columns.values()]
+    device = next((found["device"] for found in shared if "device" in found), origin.device)
+    rows = [row for one in contestants for row in _rows(one, cell, mask, origin, device)]
     for name, direction, reason in unable:
         columns = {"status": results.NOT_APPLICABLE, "reason": reason, "device": device}
         rows.append(results.row(origin, cell, mask, name, direction, **columns))
@@ -106,7 +110,7 @@ def _prepare(one: Contestant, cell: Cell) -> None:
     answer = one.ask(do="prepare", cell=fields)
     if answer is None:
         return
-    one.seconds = answer["seconds"]
+    one.seconds, one.failures = answer["seconds"], answer["failures"]
     shared: dict[str, Any] = {
         "versions": answer["versions"],
         "mask_ms": round(results.MILLI * answer["mask_seconds"], 3),
@@ -120,43 +124,59 @@ def _prepare(one: Contestant, cell: Cell) -> None:
 
 def _check(contestants: list[Contestant], cell: Cell, mask: masks.BenchMask) -> None:
     sample = check.choose(cell, mask)
-    reference = None
+    places = {"rows": sample.rows.tolist(), "columns": sample.columns.tolist()}
+    reference, digests = None, {}
     # The one that has all directions comes first: its inputs make the reference.
     for one in sorted(contestants, key=lambda c: BACKWARD not in c.directions):
         with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "sample.npz"
-            request = {"rows": sample.rows.tolist(), "columns": sample.columns.tolist()}
-            answer = one.ask(do="sample", heads=sample.heads, path=str(path), **request)
+            path = str(Path(folder) / "sample.npz")
+            wanted = {"path": path, "with_inputs": reference is None, **places}
+            answer = one.ask(do="sample", heads=sample.heads, **wanted)
             if answer is None:
                 continue
             with np.load(path) as file:
                 arrays = dict(file)
         if reference is None:
-            reference = check.Reference(cell, mask, sample, arrays)
-        for direction in one.directions:
+            reference, digests = check.Reference(cell, mask, sample, arrays), answer["digests"]
+        other = [name for name in digests if answer["digests"][name] != digests[name]]
+        if other:
+            one.failure = f"{', '.join(other)} is not that of the other providers"
+            continue
+        for direction in one.seconds:
             verdict = reference.judge(arrays, direction)
             one.columns[direction] |= results.verdict_columns(verdict)
 
 
 def _time_in_turns(
-    contestants: list[Contestant], direction: str, effort: Effort, least: int = 1
+    contestants: list[Contestant], direction: str, effort: Effort, device: str = "cpu"
 ) -> None:
     """Time one turn of each provider after another; slow ones sit some turns out."""
-    turns = {}
-    for one in contestants:
-        affordable = int(effort.seconds / max(one.seconds[direction], 1e-9))
-        turns[one.name] = min(effort.turns, max(LEAST_RUNS, affordable))
-    most = max(turns.values(), default=0)
+    plans = {one.name: plan(one.seconds[direction], effort, device) for one in contestants}
+    most = max((turns for turns, _ in plans.values()), default=0)
     for turn in range(most):
         for one in contestants:
-            share = turns[one.name]
+            share, count = plans[one.name]
             if (turn + 1) * share // most == turn * share // most:
                 continue
-            count = max(least, calls_in_a_row(one.seconds[direction]))
             answer = one.ask(do="time", direction=direction, count=count)
             if answer is not None:
                 found = [Timing(*timing) for timing in answer["timings"]]
                 one.timings.setdefault(direction, []).extend(found)
+
+
+def plan(seconds: float, effort: Effort, device: str) -> tuple[int, int]:
+    """Return how many turns a provider takes, and how many calls in each.
+
+    Args:
+        seconds: of one call.
+        effort: what may be spent.
+        device: of the cell.
+    """
+    least, affordable = LEAST_TURNS[device], effort.seconds / max(seconds, 1e-9)
+    count = calls_in_a_row(seconds)
+    # Calls of a GPU are timed one by one, so more of them in a turn are more runs.
+    count = max(count, min(IN_A_ROW[device], int(affordable / least)))
+    return min(effort.turns, max(least, int(affordable / count))), count
 
 
 def calls_in_a_row(seconds: float) -> int:
@@ -165,14 +185,15 @@ def calls_in_a_row(seconds: float) -> int:
 
 
 def _rows(
-    one: Contestant, cell: Cell, mask: masks.BenchMask, origin: results.Source
+    one: Contestant, cell: Cell, mask: masks.BenchMask, origin: results.Source, device: str
 ) -> list[results.Row]:
     rows = []
     for direction in one.directions:
-        columns = one.columns.get(direction, {})
-        if one.failure is None:
+        columns = {"device": device, **one.columns.get(direction, {})}
+        failure = one.failure or one.failures.get(direction)
+        if failure is None:
             columns |= results.figures(cell, mask, direction, one.timings[direction])
         else:
-            columns |= {"status": results.ERROR, "reason": one.failure}
+            columns |= {"status": results.ERROR, "reason": failure}
         rows.append(results.row(origin, cell, mask, one.name, direction, **columns))
     return rows

@@ -39,6 +39,11 @@ class Rows(NamedTuple):
     mean: Array
 
 
+def make_head(*arrays: Array) -> Head:
+    """Return a head of arrays [S, D] in the order of its fields."""
+    return Head(*(array.astype(np.float64) for array in arrays))
+
+
 def round_float64(array: Array) -> Array:
     return array
 

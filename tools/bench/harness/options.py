@@ -10,9 +10,10 @@ from providers import ON_DEVICE, OPTIONAL
 
 from harness import suite
 from harness.cells import DIRECTIONS, Cell
-from harness.driver import Effort
+from harness.driver import SECONDS, Effort
 from harness.exact import ROUNDINGS
 from harness.masks import PRESETS
+from harness.warming import GPU_PROCESSES
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 SHAPE = ("seqlens", "batch", "heads", "heads_k", "head_dim", "dtype", "masks", "threads")
@@ -28,6 +29,13 @@ def parse(arguments: list[str] | None, description: str) -> argparse.Namespace:
     add("--providers", nargs="+", metavar="NAME", help="default: all of the device")
     add("--exclude", nargs="+", metavar="NAME", default=[], help="providers to leave out")
     add("--pass", dest="direction", choices=(*DIRECTIONS, "both"), default="both")
+    add(
+        "--group",
+        nargs="+",
+        choices=tuple(suite.GPU_GROUPS),
+        default=[],
+        help="of the default cells of a GPU; default: all but sm80",
+    )
     shape = parser.add_argument_group("shape: any of these replaces the default cells")
     add = shape.add_argument
     add(
@@ -43,14 +51,67 @@ def parse(arguments: list[str] | None, description: str) -> argparse.Namespace:
     add("--head-dim", nargs="+", type=_positive)
     add("--dtype", nargs="+", choices=sorted(ROUNDINGS))
     add("--threads", nargs="+", type=_positive, help="of the CPU, the same for all providers")
+    _add_effort(parser)
+    _add_output(parser)
+    options = parser.parse_args(arguments)
+    options.csv = options.csv or RESULTS / f"{options.device}.csv"
+    if options.seconds is None:
+        options.seconds = SECONDS[options.device]
+    if options.warm is None:
+        options.warm = GPU_PROCESSES if options.device == "gpu" else 0
+    _refuse_wrong(parser, options)
+    return options
+
+
+def cells(options: argparse.Namespace) -> list[Cell]:
+    """Return the cells that are asked for, without excluded providers."""
+    if _has_shape(options):
+        found = _product(options)
+    else:
+        found = suite.cpu_cells() if options.device == "cpu" else suite.gpu_cells(options.group)
+    directions = DIRECTIONS if options.direction == "both" else (options.direction,)
+    chosen = []
+    for cell in found:
+        names = options.providers or cell.providers
+        if options.providers and len(cell.providers) == 1:
+            names = [name for name in cell.providers if name in options.providers]
+        names = tuple(name for name in names if name not in options.exclude)
+        if names:
+            fields = {**vars(cell), "providers": names, "directions": directions}
+            chosen.append(Cell(**fields))
+    return chosen
+
+
+def default_heads(device: str) -> int:
+    """Return the heads of the default cells."""
+    return 8 if device == "cpu" else 32
+
+
+def _add_effort(parser: argparse.ArgumentParser) -> None:
     effort = parser.add_argument_group("effort")
     effort.add_argument("--turns", type=_positive, default=Effort.turns)
     effort.add_argument(
         "--seconds",
         type=float,
-        default=Effort.seconds,
-        help="of one provider, direction and cell, if turns allow",
+        help="of one provider, direction and cell, if turns allow; default: "
+        + ", ".join(f"{count:g} on a {device}" for device, count in SECONDS.items()),
     )
+    effort.add_argument(
+        "--budget",
+        type=float,
+        metavar="SECONDS",
+        help="end after the cell that exceeds it; its rows are kept",
+    )
+    effort.add_argument(
+        "--warm",
+        type=int,
+        metavar="N",
+        help="compile for all cells first, N processes at once; 0: not; "
+        f"default: {GPU_PROCESSES} on a gpu, as far as its memory goes, else 0",
+    )
+
+
+def _add_output(parser: argparse.ArgumentParser) -> None:
     output = parser.add_argument_group("output")
     output.add_argument(
         "--csv", type=Path, help="appended; default: tools/bench/results/<device>.csv"
@@ -68,39 +129,22 @@ def parse(arguments: list[str] | None, description: str) -> argparse.Namespace:
         "--readme", action="store_true", help="write README's tables from the CSV, measure nothing"
     )
     output.add_argument("--list", action="store_true", help="print the cells, measure nothing")
-    options = parser.parse_args(arguments)
-    options.csv = options.csv or RESULTS / f"{options.device}.csv"
+
+
+def _refuse_wrong(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """End with an error if options do not go together."""
+    if options.group and (options.device != "gpu" or _has_shape(options)):
+        parser.error("--group must come with --device gpu and without a shape")
     known = ON_DEVICE[options.device] + OPTIONAL[options.device]
     for name in [*(options.providers or ()), *options.exclude]:
         if name not in known:
             parser.error(f"provider must be one of {', '.join(known)}; got {name}")
     if options.heads_k and (options.heads or default_heads(options.device)) % options.heads_k:
         parser.error(f"--heads must be a multiple of --heads-k; got {options.heads_k}")
-    return options
 
 
-def cells(options: argparse.Namespace) -> list[Cell]:
-    """Return the cells that are asked for, without excluded providers."""
-    if any(getattr(options, name) is not None for name in SHAPE):
-        found = _product(options)
-    else:
-        found = suite.cpu_cells() if options.device == "cpu" else suite.gpu_cells()
-    directions = DIRECTIONS if options.direction == "both" else (options.direction,)
-    chosen = []
-    for cell in found:
-        names = options.providers or cell.providers
-        if options.providers and len(cell.providers) == 1:
-            names = [name for name in cell.providers if name in options.providers]
-        names = tuple(name for name in names if name not in options.exclude)
-        if names:
-            fields = {**vars(cell), "providers": names, "directions": directions}
-            chosen.append(Cell(**fields))
-    return chosen
-
-
-def default_heads(device: str) -> int:
-    """Return the heads of the default cells."""
-    return 8 if device == "cpu" else 32
+def _has_shape(options: argparse.Namespace) -> bool:
+    return any(getattr(options, name) is not None for name in SHAPE)
 
 
 def _product(options: argparse.Namespace) -> list[Cell]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import product
 
 from providers import ON_DEVICE
@@ -19,7 +20,12 @@ MANY_DOCUMENTS = "causal_document:n=16"  # at the longest length, where a dense 
 DOCUMENT_COUNTS = (1, 2, 4, 8, 16, 32)
 WINDOWS = (512, 2048)
 GPU_TOKENS = 128 * 1024  # of a call, as in the paper
-GPU_SEQLENS = (8192, 32768)
+GPU_LENGTH, GPU_SHORT, GPU_LONG = 32768, 8192, 131072
+GPU_WIDTH = 4096  # heads by head_dim
+GPU_HEADS_K = 4  # of grouped queries
+# The most telling first: a run may be ended by its budget.
+GPU_MASKS = ("causal", "causal_document", "document", "share_question", "full")
+GPU_MASKS += tuple(name for name in PRESETS if name not in GPU_MASKS)
 LONG = (16384, 32768)  # ours alone: a dense mask of all heads would take 8 GiB and more
 
 
@@ -49,24 +55,46 @@ def gpu_batch(seqlen: int) -> int:
     return max(1, GPU_TOKENS // seqlen)
 
 
-def gpu_cells() -> list[Cell]:
-    """Return the cells of a GPU: the paper's masks at each length."""
-    return [
-        Cell(
-            mask=mask,
-            seqlen=seqlen,
-            batch=gpu_batch(seqlen),
-            num_heads=32,
-            num_heads_k=32,
-            head_dim=128,
-            dtype="bfloat16",
-            device="gpu",
-            threads=0,
-            providers=ON_DEVICE["gpu"],
-        )
-        for seqlen in GPU_SEQLENS
-        for mask in PRESETS
-    ]
+def gpu_cells(groups: Sequence[str] = ()) -> list[Cell]:
+    """Return the cells of groups of a GPU; of none: those of `GPU_DEFAULT`."""
+    return [cell for group in groups or GPU_DEFAULT for cell in GPU_GROUPS[group]]
+
+
+def _gpu(
+    mask: str,
+    seqlen: int = GPU_LENGTH,
+    *,
+    head_dim: int = 128,
+    num_heads_k: int | None = None,
+    dtype: str = "bfloat16",
+    providers: tuple[str, ...] = ON_DEVICE["gpu"],
+) -> Cell:
+    num_heads = GPU_WIDTH // head_dim
+    return Cell(
+        mask=mask,
+        seqlen=seqlen,
+        batch=gpu_batch(seqlen),
+        num_heads=num_heads,
+        num_heads_k=num_heads_k or num_heads,
+        head_dim=head_dim,
+        dtype=dtype,
+        device="gpu",
+        threads=0,
+        providers=providers,
+    )
+
+
+GPU_GROUPS: dict[str, list[Cell]] = {
+    "32k": [_gpu(mask) for mask in GPU_MASKS],
+    "gqa": [_gpu(mask, num_heads_k=GPU_HEADS_K) for mask in GPU_MASKS[:2]],
+    "hdim64": [_gpu(mask, head_dim=64) for mask in GPU_MASKS[:4]],
+    "hdim256": [_gpu(mask, head_dim=256) for mask in GPU_MASKS[:4]],
+    "8k": [_gpu(mask, GPU_SHORT) for mask in GPU_MASKS],
+    "128k": [_gpu(mask, GPU_LONG) for mask in GPU_MASKS[:5]],
+    "float16": [_gpu("causal_document", dtype="float16")],
+    "sm80": [_gpu(mask, providers=("ours_sm80", "torch_flash")) for mask in GPU_MASKS],
+}
+GPU_DEFAULT = tuple(name for name in GPU_GROUPS if name != "sm80")
 
 
 def _cpu(

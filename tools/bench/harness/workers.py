@@ -7,12 +7,20 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import paddle_flashmask
 
+# What is compiled on a GPU is kept on disk for other processes (harness.warming).
+COMPILE_CACHES = {
+    "TORCHINDUCTOR_FX_GRAPH_CACHE": "1",
+    "TORCHINDUCTOR_AUTOGRAD_CACHE": "1",
+    "FLASH_ATTENTION_CUTE_DSL_CACHE_ENABLED": "1",
+}
+ANSWER_SECONDS = 180.0  # on a GPU: slow compilers take a minute, a kernel that hangs for ever
 WORKER = Path(__file__).resolve().parents[1] / "worker.py"
 
 
@@ -23,8 +31,28 @@ class WorkerError(RuntimeError):
 class Worker:
     """A process that answers the requests of `harness.session.Session`, or of another script."""
 
-    def __init__(self, name: str, *, device: str, threads: int, script: Path = WORKER) -> None:
+    def __init__(
+        self,
+        name: str,
+        *,
+        device: str,
+        threads: int,
+        script: Path = WORKER,
+        variables: dict[str, str] | None = None,
+        limit: float | None = None,
+    ) -> None:
+        """Start the process.
+
+        Args:
+            name: of the provider.
+            device: "cpu" or "gpu".
+            threads: of the CPU.
+            script: what runs.
+            variables: of the environment, beside those that all have.
+            limit: seconds that an answer may take before the process is killed.
+        """
         self.name = name
+        self._limit = limit
         self._errors = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115 (see close)
         self._process = subprocess.Popen(
             [sys.executable, "-W", "ignore", str(script), name, device],
@@ -32,7 +60,11 @@ class Worker:
             stdout=subprocess.PIPE,
             stderr=self._errors,
             text=True,
-            env={**os.environ, **_variables(threads if device == "cpu" else None)},
+            env={
+                **os.environ,
+                **_variables(threads if device == "cpu" else None),
+                **(variables or {}),
+            },
         )
 
     def ask(self, **request: Any) -> dict[str, Any]:
@@ -44,11 +76,22 @@ class Worker:
             self._process.stdin.flush()
         except BrokenPipeError:
             pass  # it died before; what it said follows
-        line = self._process.stdout.readline()
+        line = self._read_line()
         if not line:
             raise WorkerError(self._last_words())
         answer: dict[str, Any] = json.loads(line)
         return answer
+
+    def _read_line(self) -> str:
+        assert self._process.stdout is not None
+        if self._limit is None:
+            return self._process.stdout.readline()
+        watch = threading.Timer(self._limit, self.kill)
+        watch.start()
+        try:
+            return self._process.stdout.readline()
+        finally:
+            watch.cancel()
 
     def kill(self) -> None:
         """End the process, also one that is computing; whoever asked it gets a WorkerError."""
@@ -79,7 +122,7 @@ class KeptWorkers:
     def borrow(self, name: str, *, device: str) -> BorrowedWorker:
         """Return the worker of that name, started if there is none."""
         if name not in self._workers:
-            self._workers[name] = Worker(name, device=device, threads=0)
+            self._workers[name] = Worker(name, device=device, threads=0, limit=ANSWER_SECONDS)
         return BorrowedWorker(self._workers[name], lambda: self._workers.pop(name))
 
     def close(self) -> None:
@@ -121,7 +164,9 @@ def _variables(threads: int | None) -> dict[str, str]:
     package = Path(paddle_flashmask.__file__).resolve().parents[1]
     path = os.pathsep.join([str(package), *filter(None, [os.environ.get("PYTHONPATH")])])
     variables = {"PYTHONPATH": path}
-    if threads is not None:
+    if threads is None:
+        variables |= COMPILE_CACHES
+    else:
         counts = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
         variables |= dict.fromkeys(counts, str(threads))
         variables |= {"OMP_WAIT_POLICY": "PASSIVE", "KMP_BLOCKTIME": "0"}

@@ -12,6 +12,8 @@ from providers.interface import Provider
 
 MODULES = {
     "ours": "providers.ours",
+    "ours_deterministic": "providers.ours_deterministic",
+    "ours_sm80": "providers.ours_sm80",
     "paddle_dense": "providers.paddle_dense",
     "paddle_dense_shared": "providers.paddle_dense_shared",
     "paddle_flashmask_builtin": "providers.paddle_builtin",
@@ -30,10 +32,20 @@ ON_DEVICE = {
         "torch_flash",
         "torch_flex",
     ),
-    "gpu": ("ours", "torch_flash", "torch_cudnn", "torch_flex", "torch_flex_flash"),
+    "gpu": (
+        "ours",
+        "ours_deterministic",
+        "torch_flash",
+        "torch_cudnn",
+        "torch_flex",
+        "torch_flex_flash",
+    ),
 }
 # Run only when named; the one of the GPU needs a GPU build of Paddle beside PyTorch.
-OPTIONAL = {"cpu": ("paddle_dense_shared",), "gpu": ("paddle_flashmask_builtin",)}
+OPTIONAL = {
+    "cpu": ("paddle_dense_shared",),
+    "gpu": ("ours_sm80", "paddle_flashmask_builtin"),
+}
 
 
 def find(name: str, device: str) -> type[Provider]:

@@ -21,6 +21,8 @@ class Bench(TorchProvider):
 
     modules = ("torch", "capi")
     install = "needs tools/capi.py and the library that it loads"
+    deterministic = False
+    kernels = "auto"  # a name of `capi.info`, or the best
 
     @classmethod
     def missing(cls) -> str | None:
@@ -30,6 +32,7 @@ class Bench(TorchProvider):
     def make_inputs(self) -> None:
         sys.path.append(str(TOOLS))
         self._capi = importlib.import_module("capi")
+        self._capi.use_kernels(self.kernels)
         self.tensors.update(torch_inputs(self.cell))
 
     def build_mask(self, mask: BenchMask) -> None:
@@ -58,6 +61,7 @@ class Bench(TorchProvider):
             self.tensors["softmax_lse"],
             self._rows,
             self._causal,
+            deterministic=self.deterministic,
         )
         self.tensors.update(zip(GRADIENTS, gradients, strict=True))
 
