@@ -96,9 +96,6 @@ def make_plan(compiler: list[str], flags: list[str]) -> Plan:
         raise CompileError(f"{error} (FLASHMASK_CUDA=0 builds the CPU operator alone)") from error
     what = f"for the CPU and for {', '.join(codes)} with {toolkit}"
     print(f"setup_ops.py: building the operator {what}", flush=True)
-    remark = toolkit.remark(codes)
-    if remark is not None:
-        print(f"setup_ops.py: note: {remark}", flush=True)
     includes = [f"-isystem{folder}" for folder in toolkit.include_folders()]
     with_cuda = [*compiler, "-DPADDLE_WITH_CUDA", *includes, *flags]
     link = [runtime, "-ldl", "-lrt", "-lpthread"]

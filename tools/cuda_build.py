@@ -16,7 +16,6 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +24,6 @@ DEFAULT_ARCHS = "80 90a compute_90"
 OLDEST_ARCH = 80  # cp.async and bfloat16 in mma.sync
 HOPPER = "sm_90a"  # wgmma and setmaxnreg exist there alone
 OLDEST_TOOLKIT = (12, 0)  # the first that knows sm_90a
-FULL_SPEED_TOOLKIT = (12, 9)  # older ones let no product of wgmma overlap with other instructions
 USUAL_HOME = Path("/usr/local/cuda")
 LIBRARY_FOLDERS = ("lib64", "lib", "targets/x86_64-linux/lib", "targets/sbsa-linux/lib")
 NVCC_FLAGS = ("-O3", "-std=c++17", "-Icustom_ops", "-Xcompiler", "-fPIC,-fvisibility=hidden")
@@ -46,16 +44,6 @@ class Toolkit:
 
     def __str__(self) -> str:
         return f"nvcc {self.version[0]}.{self.version[1]} of {self.home}"
-
-    def remark(self, codes: list[str]) -> str | None:
-        """Return what there is to say about this toolkit and code for these architectures."""
-        if HOPPER not in codes or self.version >= FULL_SPEED_TOOLKIT:
-            return None
-        full_speed = ".".join(map(str, FULL_SPEED_TOOLKIT))
-        return (
-            f"{self} makes right but slow code for {HOPPER}, as it serialises wgmma; "
-            f"CUDA {full_speed} or newer does not"
-        )
 
     def include_folders(self) -> list[Path]:
         """Return the folders of its headers; CUDA 13 moved thrust's."""
@@ -168,11 +156,7 @@ def main() -> None:
         toolkit = find_toolkit()
         if toolkit is None:
             raise CudaError("no CUDA toolkit was found: set CUDA_HOME, or put nvcc on PATH")
-        codes = architectures()
-        remark = toolkit.remark(codes)
-        if remark is not None:
-            print(f"cuda_build: {remark}", file=sys.stderr)
-        print(shlex.join(compile_command(toolkit, codes)))
+        print(shlex.join(compile_command(toolkit, architectures())))
     except CudaError as error:
         raise SystemExit(f"cuda_build: {error}") from None
 

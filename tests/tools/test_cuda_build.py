@@ -72,24 +72,6 @@ def test_wrong_cuda_home_raises(monkeypatch, tmp_path):
         cuda_build.find_toolkit()
 
 
-@pytest.mark.parametrize(
-    ("release", "codes", "slow"),
-    [
-        ("12.8", ["sm_80", "sm_90a"], True),
-        ("12.8", ["sm_80", "compute_90"], False),
-        ("12.9", ["sm_90a"], False),
-        ("13.0", ["sm_90a"], False),
-    ],
-)
-def test_toolkit_that_serialises_hopper_code_is_remarked_on(tmp_path, release, codes, slow):
-    make_toolkit(tmp_path / "usual", release)
-    remark = cuda_build.find_toolkit().remark(codes)
-    assert (remark is not None) == slow
-    if slow:
-        assert "nvcc 12.8" in remark
-        assert "12.9 or newer" in remark
-
-
 def test_old_toolkit_raises(tmp_path):
     make_toolkit(tmp_path / "usual", release="11.8")
     with pytest.raises(

@@ -14,6 +14,14 @@
 
 namespace flashmask::ptx {
 
+// Whether ptxas serialises products if a register that one of them names was never written, though
+// what it holds does not matter: so those before CUDA 12.9 do.
+#if __CUDACC_VER_MAJOR__ > 12 || (__CUDACC_VER_MAJOR__ == 12 && __CUDACC_VER_MINOR__ >= 9)
+constexpr bool kMustWriteOperands = false;
+#else
+constexpr bool kMustWriteOperands = true;
+#endif
+
 // Before the first product that reads registers or shared memory written since the last one.
 __device__ __forceinline__ void WgmmaFence() {
   asm volatile("wgmma.fence.sync.aligned;\n" ::: "memory");

@@ -129,12 +129,18 @@ class BackwardConsumer {
     }
   }
 
-  // Gives registers a value of no interest, at no cost: a product that starts anew still names them
-  // as inputs.
+  // Gives registers a value of no interest: a product that starts anew still names them as inputs,
+  // and what they held would be kept for it.
   template <int kCount>
   static __device__ __forceinline__ void Define(float (&values)[kCount]) {
 #pragma unroll
-    for (int i = 0; i < kCount; ++i) asm volatile("" : "=f"(values[i]));
+    for (int i = 0; i < kCount; ++i) {
+      if constexpr (ptx::kMustWriteOperands) {
+        values[i] = 0.0f;
+      } else {
+        asm volatile("" : "=f"(values[i]));
+      }
+    }
   }
 
   __device__ __forceinline__ void RunItem(uint32_t parity) {

@@ -310,7 +310,12 @@ class RowGroup {
 
   explicit __device__ RowGroup(const ForwardArguments& args)
       : args_(args),
-        group_(__shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / kWarpgroup - 1, 0)) {}
+        group_(__shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / kWarpgroup - 1, 0)) {
+    if constexpr (ptx::kMustWriteOperands) {
+#pragma unroll
+      for (int i = 0; i < kColumns / 4; ++i) weights_[i] = 0;
+    }
+  }
 
   __device__ __forceinline__ void Run() {
     if (group_ == Config::kGroups - 1) PassTurn();
