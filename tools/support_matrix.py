@@ -177,6 +177,9 @@ def pass_text(kernels: Sequence[Kernel], all_dims: str) -> str:
     if not kernels:
         return "no"
     most = max(kernel.most_head_dim for kernel in kernels)
+    usual = max((kernel.most_head_dim for kernel in kernels if not kernel.on_request), default=0)
+    if 0 < usual < most:
+        return f"up to {usual}; up to {most} on request"
     text = "yes" if head_dims(kernels) == all_dims else f"up to {most}"
     if all(kernel.on_request for kernel in kernels):
         return "on request" if text == "yes" else f"{text}, on request"

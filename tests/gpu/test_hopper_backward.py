@@ -29,7 +29,7 @@ def assert_same_bits(ours: Results, others: Results) -> None:
 
 
 @pytest.mark.parametrize("heads", [1, 2, 6], ids=lambda heads: f"masks_{heads}")
-@pytest.mark.parametrize("head_dim", [40, 64, 128])
+@pytest.mark.parametrize("head_dim", [40, 64, 72, 96, 128])
 @pytest.mark.parametrize("name", ["none", "causal", "window", *cases.RANDOM_FORMS])
 def test_deterministic_gradients_match_dense_and_repeat_to_the_bit(name, head_dim, heads, rng):
     case = AttentionCase(
@@ -76,7 +76,7 @@ def close_to(ours: Results, others: Results) -> None:
         np.testing.assert_allclose(mine, other, rtol=0, atol=bound * np.abs(other).max())
 
 
-@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize("head_dim", [64, 96, 128])
 @pytest.mark.parametrize("name", ["causal", *cases.STRUCTURED, "four"])
 def test_long_sequences_agree_with_the_sm80_kernels(name, head_dim, rng):
     size = 4200
@@ -87,7 +87,7 @@ def test_long_sequences_agree_with_the_sm80_kernels(name, head_dim, rng):
         close_to(ours, gpu.run(inputs, mask))
 
 
-@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize("head_dim", [64, 96, 128])
 def test_what_is_not_seen_may_be_no_number(head_dim):
     """Values and gradients of pairs that are masked do not reach the others."""
     size, cut = 300, 130
@@ -107,7 +107,7 @@ def test_what_is_not_seen_may_be_no_number(head_dim):
         assert torch.equal(mine[:, cut:], other[:, cut:]), name
 
 
-@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize("head_dim", [64, 96, 128])
 def test_keys_that_nobody_sees_get_zeros(head_dim):
     size = 700
     shape = (2, size, 4, head_dim)

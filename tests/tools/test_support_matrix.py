@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import support_matrix
 
@@ -61,6 +63,15 @@ def test_a_new_kernel_gets_a_row(tmp_path, monkeypatch):
         "-",
         "never",
     )
+
+
+def test_head_dims_on_request_are_told_apart():
+    kernels = support_matrix.registered_kernels()
+    one = next(kernel for kernel in kernels if kernel.name == "sm80" and kernel.has_backward)
+    small = dataclasses.replace(one, most_head_dim=64)
+    large = dataclasses.replace(one, most_head_dim=128, on_request=True)
+    assert support_matrix.pass_text([small, large], "64, 128") == "up to 64; up to 128 on request"
+    assert support_matrix.pass_text([large], "128") == "on request"
 
 
 def test_the_library_here_describes_its_kernels_as_the_sources_do():

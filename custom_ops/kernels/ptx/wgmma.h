@@ -44,6 +44,20 @@ __device__ __forceinline__ void WgmmaPin(float (&sums)[kCount]) {
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(sums[i])::"memory");
 }
 
+// Gives registers a value of no interest: a product that starts anew still names them as inputs, and
+// what they held would be kept for it.
+template <int kCount>
+__device__ __forceinline__ void WgmmaDefine(float (&sums)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    if constexpr (kMustWriteOperands) {
+      sums[i] = 0.0f;
+    } else {
+      asm volatile("" : "=f"(sums[i]));
+    }
+  }
+}
+
 // Describes a tile in shared memory that was stored with the 128-byte swizzle: rows of 64 elements
 // (128 bytes), 8 rows to a pattern, which starts at a multiple of 1024 bytes. `stride` is the
 // distance in bytes of 8-row patterns; `leading` of neighbouring blocks of 64 columns, used where
@@ -65,6 +79,8 @@ __device__ __forceinline__ uint64_t Shift(uint64_t tile, int bytes) { return til
 #define FLASHMASK_SUMS_32(sums, i)                                                          \
   FLASHMASK_SUMS_8(sums, i), FLASHMASK_SUMS_8(sums, i + 8), FLASHMASK_SUMS_8(sums, i + 16), \
       FLASHMASK_SUMS_8(sums, i + 24)
+#define FLASHMASK_SUMS_OF_48(sums) \
+  FLASHMASK_SUMS_8(sums, 0), FLASHMASK_SUMS_8(sums, 8), FLASHMASK_SUMS_8(sums, 16)
 #define FLASHMASK_SUMS_OF_64(sums) FLASHMASK_SUMS_32(sums, 0)
 #define FLASHMASK_SUMS_OF_96(sums) \
   FLASHMASK_SUMS_32(sums, 0), FLASHMASK_SUMS_8(sums, 32), FLASHMASK_SUMS_8(sums, 40)
@@ -72,6 +88,9 @@ __device__ __forceinline__ uint64_t Shift(uint64_t tile, int bytes) { return til
 #define FLASHMASK_SUMS_OF_192(sums) FLASHMASK_SUMS_OF_128(sums), FLASHMASK_SUMS_32(sums, 64)
 #define FLASHMASK_SUMS_OF_256(sums) FLASHMASK_SUMS_OF_192(sums), FLASHMASK_SUMS_32(sums, 96)
 
+#define FLASHMASK_REGISTERS_OF_48                                                    \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, " \
+  "%18, %19, %20, %21, %22, %23"
 #define FLASHMASK_REGISTERS_OF_64                                                    \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, " \
   "%18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
@@ -141,9 +160,11 @@ __device__ __forceinline__ void WgmmaShared(float (&sums)[kColumns / 2],
                                             uint64_t a,
                                             uint64_t b,
                                             int32_t keep) {
-  static_assert(kColumns == 64 || kColumns == 128, "written for these only");
+  static_assert(kColumns == 48 || kColumns == 64 || kColumns == 128, "written for these only");
   constexpr bool kBFloat16 = std::is_same_v<Element, __nv_bfloat16>;
-  if constexpr (kColumns == 64) {
+  if constexpr (kColumns == 48) {
+    FLASHMASK_DO_WGMMA_SHARED(48, 24, 25, 26, 27, 28)
+  } else if constexpr (kColumns == 64) {
     FLASHMASK_DO_WGMMA_SHARED(64, 32, 33, 34, 35, 36)
   } else if constexpr (kColumns == 128) {
     FLASHMASK_DO_WGMMA_SHARED(128, 64, 65, 66, 67, 68)
@@ -178,11 +199,13 @@ __device__ __forceinline__ void WgmmaRegisters(float (&sums)[kColumns / 2],
 
 #undef FLASHMASK_SUMS_8
 #undef FLASHMASK_SUMS_32
+#undef FLASHMASK_SUMS_OF_48
 #undef FLASHMASK_SUMS_OF_64
 #undef FLASHMASK_SUMS_OF_96
 #undef FLASHMASK_SUMS_OF_128
 #undef FLASHMASK_SUMS_OF_192
 #undef FLASHMASK_SUMS_OF_256
+#undef FLASHMASK_REGISTERS_OF_48
 #undef FLASHMASK_REGISTERS_OF_64
 #undef FLASHMASK_REGISTERS_OF_96
 #undef FLASHMASK_REGISTERS_OF_128

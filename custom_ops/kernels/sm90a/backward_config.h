@@ -16,10 +16,12 @@ namespace flashmask::sm90a {
 template <typename Element_, int kHeadDim_>
 struct BackwardConfig {
   using Element = Element_;
-  static constexpr int kHeadDim = kHeadDim_;  // what the tiles hold; the tensors' may be less
+  static constexpr int kHeadDim = kHeadDim_;  // what is computed; the tensors' may be less
+  static constexpr int kBoxes = (kHeadDim + kSwizzleColumns - 1) / kSwizzleColumns;  // of a row
+  static constexpr int kTileWidth = kBoxes * kSwizzleColumns;  // elements of a row of a tile
   static constexpr int kKeys = kPlanKeyBlock;
-  // A thread's two scores tiles and two key sums then take 192 registers at either head dim.
-  static constexpr int kRows = kHeadDim == 128 ? 64 : 128;
+  // A thread's two scores tiles and two key sums then take at most 192 registers.
+  static constexpr int kRows = kHeadDim > 64 ? 64 : 128;
   static constexpr int kGroups = 2;                   // consumer warpgroups
   static constexpr int kGroupKeys = kKeys / kGroups;  // keys that a consumer warpgroup owns
   static constexpr int kThreads = kWarpgroup * (1 + kGroups);
@@ -27,10 +29,14 @@ struct BackwardConfig {
   static constexpr int kGradOutStages = 2;
   static constexpr int kProducerRegisters = 24;
   static constexpr int kConsumerRegisters = 240;
-  static constexpr int kGroupSums = 32;  // floats of a thread of a step's share of grad_query
+  // A group sums half of the columns of a step's share of grad_query, or, of one box, half of the
+  // rows. Its half of the key's columns is a box of its own, though boxes may overlap for that.
+  static constexpr bool kHalfColumns = kBoxes == 2;
+  static constexpr int kGroupColumns = kHalfColumns ? kHeadDim / 2 : kHeadDim;
+  static constexpr int kGroupSums = kGroupColumns / 2;  // floats of a thread
   static constexpr int kTileFloats = kRows * kHeadDim;  // of a step's share of grad_query
 
-  static_assert(kHeadDim == 64 || kHeadDim == 128, "grad_query is cut for these only");
+  static_assert(kHeadDim == 64 || kHeadDim == 96 || kHeadDim == 128, "wgmma is written for these");
   static_assert(kGroupKeys == 64, "a wgmma has 64 rows");
   static_assert(kTileFloats == kGroups * kWarpgroup * kGroupSums, "a group sums half of a tile");
 };

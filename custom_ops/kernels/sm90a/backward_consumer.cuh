@@ -60,10 +60,10 @@ class BackwardConsumer {
 
   // Shared address of the same tile of this group's keys, or of another stage.
   __device__ __forceinline__ uint32_t Query(int stage) const {
-    return ptx::SharedAddress(shared_->query) + stage * (kRows * kHeadDim * 2);
+    return ptx::SharedAddress(shared_->query) + stage * (Shared::kRowTile * 2);
   }
   __device__ __forceinline__ uint32_t GradOut(int stage) const {
-    return ptx::SharedAddress(shared_->grad_out) + stage * (kRows * kHeadDim * 2);
+    return ptx::SharedAddress(shared_->grad_out) + stage * (Shared::kRowTile * 2);
   }
   __device__ __forceinline__ uint32_t GradScores(int slot) const {
     return ptx::SharedAddress(shared_->grad_scores) + slot * (Config::kKeys * kRows * 2);
@@ -75,7 +75,9 @@ class BackwardConsumer {
     if (kEveryLaneArrives || Lane() == 0) ptx::MbarrierArrive(ptx::SharedAddress(&barrier));
   }
 
-  // result = keys (64 x kHeadDim) rows^T
+  // result = keys (64 x kHeadDim) rows^T; boxes of keys begin every kBoxColumns columns, the later
+  // one of two that overlap without what the former has.
+  template <int kBoxColumns>
   __device__ __forceinline__ void MultiplyByRows(const Element* keys,
                                                  uint32_t rows,
                                                  float (&result)[kScores]) const {
@@ -86,10 +88,12 @@ class BackwardConsumer {
     for (int k = 0; k < kHeadDim / kWgmmaDepth; ++k) {
       const int block = k / kStepsPerBlock;
       const int in_line = k % kStepsPerBlock * kStepBytes;
-      ptx::WgmmaShared<Element, kRows, false, false>(result,
-                                                     ptx::Shift(left, block * kKeyBlock + in_line),
-                                                     ptx::Shift(right, block * kRowBlock + in_line),
-                                                     k != 0);
+      const int overlap = block * (kSwizzleColumns - kBoxColumns) / kWgmmaDepth * kStepBytes;
+      ptx::WgmmaShared<Element, kRows, false, false>(
+          result,
+          ptx::Shift(left, block * kKeyBlock + in_line + overlap),
+          ptx::Shift(right, block * kRowBlock + in_line),
+          k != 0);
     }
   }
 
@@ -111,9 +115,10 @@ class BackwardConsumer {
     }
   }
 
-  // This group's part of dS K: at head dim 128 half of the columns, at 64 half of the rows.
-  __device__ __forceinline__ void MultiplyByKeys(int slot, float (&result)[32]) const {
-    constexpr bool kHalfColumns = kHeadDim == 128;
+  // This group's part of dS K.
+  __device__ __forceinline__ void MultiplyByKeys(int slot,
+                                                 float (&result)[Config::kGroupSums]) const {
+    constexpr bool kHalfColumns = Config::kHalfColumns;
     const uint64_t left =
         ptx::SwizzledTile(GradScores(slot) + (kHalfColumns ? 0 : group_ * kKeyBlock),
                           kUnusedDistance);
@@ -122,24 +127,11 @@ class BackwardConsumer {
         kUnusedDistance);
 #pragma unroll
     for (int k = 0; k < Config::kKeys / kWgmmaDepth; ++k) {
-      ptx::WgmmaShared<Element, kSwizzleColumns, true, true>(result,
-                                                             ptx::Shift(left, k * kDepthRows),
-                                                             ptx::Shift(right, k * kDepthRows),
-                                                             k != 0);
-    }
-  }
-
-  // Gives registers a value of no interest: a product that starts anew still names them as inputs,
-  // and what they held would be kept for it.
-  template <int kCount>
-  static __device__ __forceinline__ void Define(float (&values)[kCount]) {
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      if constexpr (ptx::kMustWriteOperands) {
-        values[i] = 0.0f;
-      } else {
-        asm volatile("" : "=f"(values[i]));
-      }
+      ptx::WgmmaShared<Element, Config::kGroupColumns, true, true>(
+          result,
+          ptx::Shift(left, k * kDepthRows),
+          ptx::Shift(right, k * kDepthRows),
+          k != 0);
     }
   }
 
@@ -151,12 +143,12 @@ class BackwardConsumer {
     float grad_query[Config::kGroupSums];
     uint32_t weights[kScores / 2];
     uint32_t cells[kScores / 2];
-    Define(grad_key);
-    Define(grad_value);
-    Define(scores);
+    ptx::WgmmaDefine(grad_key);
+    ptx::WgmmaDefine(grad_value);
+    ptx::WgmmaDefine(scores);
     ptx::MbarrierWait(ptx::SharedAddress(&shared_->query_full[query_.stage]), query_.parity);
     ptx::WgmmaFence();
-    MultiplyByRows(shared_->key, Query(query_.stage), scores);
+    MultiplyByRows<Config::kGroupColumns>(shared_->key, Query(query_.stage), scores);
     ptx::WgmmaCommit();
     ptx::WgmmaWait<0>();
     ptx::WgmmaPin(scores);
@@ -170,9 +162,9 @@ class BackwardConsumer {
       ptx::MbarrierWait(ptx::SharedAddress(&shared_->grad_out_full[grad_out_stage]),
                         grad_out_.parity);
       if (first) ptx::MbarrierWait(ptx::SharedAddress(&shared_->value_full), parity);
-      Define(grads);
+      ptx::WgmmaDefine(grads);
       ptx::WgmmaFence();
-      MultiplyByRows(shared_->value, GradOut(grad_out_stage), grads);
+      MultiplyByRows<kSwizzleColumns>(shared_->value, GradOut(grad_out_stage), grads);
       ptx::WgmmaCommit();
 
       uint32_t masked[2] = {0, 0};
@@ -198,7 +190,7 @@ class BackwardConsumer {
       TakeTurn();
       // In the first step this yields nothing of use.
       if (!first) WaitForGradScores(before_);
-      Define(grad_query);
+      ptx::WgmmaDefine(grad_query);
       ptx::WgmmaFence();
       MultiplyByKeys(before_.stage, grad_query);
       ptx::WgmmaCommit();
@@ -221,9 +213,9 @@ class BackwardConsumer {
       first = false;
       if (last) break;
       ptx::MbarrierWait(ptx::SharedAddress(&shared_->query_full[query_.stage]), query_.parity);
-      Define(scores);
+      ptx::WgmmaDefine(scores);
       ptx::WgmmaFence();
-      MultiplyByRows(shared_->key, Query(query_.stage), scores);
+      MultiplyByRows<Config::kGroupColumns>(shared_->key, Query(query_.stage), scores);
       ptx::WgmmaCommit();
       PassTurn();
       ptx::WgmmaWait<0>();
@@ -234,7 +226,7 @@ class BackwardConsumer {
     StageKeySums(grad_value, 1.0f);  // first, as the other group may be behind
     Post({{}, JobKind::kStoreGradValue});
     WaitForGradScores(before_);
-    Define(grad_query);
+    ptx::WgmmaDefine(grad_query);
     ptx::WgmmaFence();
     MultiplyByKeys(before_.stage, grad_query);
     ptx::WgmmaCommit();
@@ -342,11 +334,11 @@ class BackwardConsumer {
     return ptx::SharedAddress(shared_->staging[group_]);
   }
 
-  __device__ __forceinline__ void StageGradQuery(const float (&sums)[32]) const {
+  __device__ __forceinline__ void StageGradQuery(const float (&sums)[Config::kGroupSums]) const {
     constexpr uint32_t kQuadBytes = 4 * sizeof(float);
     const uint32_t to = WaitForStaging() + thread_ * kQuadBytes;
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {
+    for (int i = 0; i < Config::kGroupSums / 4; ++i) {
       StoreSharedQuad(to + i * (kWarpgroup * kQuadBytes),
                       sums[4 * i],
                       sums[4 * i + 1],

@@ -72,8 +72,8 @@ template <typename Config>
 __global__ void __launch_bounds__(kSmallThreads)
     PrepareRows(const __grid_constant__ BackwardArguments args, const RowInputs inputs) {
   using Element = typename Config::Element;
-  constexpr int kChunk = 8;                               // elements of a 16-byte load
-  constexpr int kRowThreads = Config::kHeadDim / kChunk;  // threads that share a row
+  constexpr int kChunk = 8;                                 // elements of a 16-byte load
+  constexpr int kRowThreads = Config::kTileWidth / kChunk;  // threads that share a row
   constexpr int kPassRows = kSmallThreads / kRowThreads;
   constexpr int kPasses = Config::kRows / kPassRows;
   constexpr int kQuads = Config::kTileFloats / 4 / kSmallThreads;
@@ -136,9 +136,9 @@ __global__ void __launch_bounds__(kSmallThreads)
   constexpr int kRows = Config::kRows;
   constexpr int kHeadDim = Config::kHeadDim;
   constexpr int kQuads = Config::kGroupSums / 4;
-  constexpr int kChunk = 8;                       // elements of a 16-byte store
-  constexpr int kPitch = kHeadDim + kChunk;       // spreads a column of quads over the banks
-  constexpr bool kHalfColumns = kHeadDim == 128;  // see BackwardConsumer::MultiplyByKeys
+  constexpr int kChunk = 8;                  // elements of a 16-byte store
+  constexpr int kPitch = kHeadDim + kChunk;  // spreads a column of quads over the banks
+  constexpr bool kHalfColumns = Config::kHalfColumns;
   static_assert(kSmallThreads == Config::kGroups * kWarpgroup, "a thread stands for a consumer's");
   __shared__ alignas(16) Element tile[kRows * kPitch];
   const int thread = static_cast<int>(threadIdx.x);
@@ -150,7 +150,7 @@ __global__ void __launch_bounds__(kSmallThreads)
                        int64_t{blockIdx.x} * (Config::kTileFloats / 4) +
                        group * (kQuads * kWarpgroup) + in_group;
   const int row = in_group / kWarp * 16 + in_group % kWarp / 4 + (kHalfColumns ? 0 : group * 64);
-  const int column = in_group % 4 * 2 + (kHalfColumns ? group * 64 : 0);
+  const int column = in_group % 4 * 2 + (kHalfColumns ? group * Config::kGroupColumns : 0);
   float4 values[kQuads];
 #pragma unroll
   for (int i = 0; i < kQuads; ++i) values[i] = __ldcs(sums + i * kWarpgroup);

@@ -125,7 +125,8 @@ void FillBackwardArguments(const BackwardParams& params,
   args->next_item = scratch.next_item;
   args->order = {scratch.live_blocks, scratch.last_added, scratch.words};
   args->plan = plan;
-  args->num_items = static_cast<int32_t>(key_heads * plan.num_key_blocks);
+  args->num_items =
+      static_cast<int32_t>(key_heads * plan.num_key_blocks * (kPlanKeyBlock / Config::kKeys));
   args->num_heads_k_total = static_cast<int32_t>(key_heads);
   args->heads_per_section = static_cast<int32_t>(
       std::clamp<int64_t>(kSectionBytes / std::max<int64_t>(1, sum_bytes), 1, key_heads));
@@ -203,22 +204,27 @@ inline Status LaunchClear(const TensorView& view,
   return CudaStatus(cudaGetLastError(), "launch of ClearTensor");
 }
 
+// All gradients are zero: there are no rows, or no keys.
+inline Status LaunchClears(const BackwardParams& params) {
+  const AttentionSizes& sizes = params.sizes;
+  const auto clear = [&](const TensorView& view, int64_t rows, int64_t heads) {
+    const auto stream = static_cast<cudaStream_t>(params.execution.stream);
+    return LaunchClear(view, sizes, rows, heads, stream);
+  };
+  const Status query = clear(params.grad_query, sizes.seqlen_q, sizes.num_heads);
+  if (!query.ok()) return query;
+  const Status key = clear(params.grad_key, sizes.seqlen_k, sizes.num_heads_k);
+  if (!key.ok()) return key;
+  return clear(params.grad_value, sizes.seqlen_k, sizes.num_heads_k);
+}
+
 template <typename Config>
 Status LaunchBackward(const BackwardParams& params) {
   const AttentionSizes& sizes = params.sizes;
   const DeviceGuard guard(params.execution.device);
   if (!guard.status().ok()) return guard.status();
   const auto stream = static_cast<cudaStream_t>(params.execution.stream);
-  if (sizes.seqlen_q == 0 || sizes.seqlen_k == 0) {
-    const auto clear = [&](const TensorView& view, int64_t rows, int64_t heads) {
-      return LaunchClear(view, sizes, rows, heads, stream);
-    };
-    const Status query = clear(params.grad_query, sizes.seqlen_q, sizes.num_heads);
-    if (!query.ok()) return query;
-    const Status key = clear(params.grad_key, sizes.seqlen_k, sizes.num_heads_k);
-    if (!key.ok()) return key;
-    return clear(params.grad_value, sizes.seqlen_k, sizes.num_heads_k);
-  }
+  if (sizes.seqlen_q == 0 || sizes.seqlen_k == 0) return LaunchClears(params);
   const MaskPlanView plan = LayOutMaskPlan(sizes, params.execution.workspace);
   const BackwardScratch scratch = LayOutBackward<Config>(params, params.execution.workspace);
   const int64_t tiles = sizes.batch * sizes.num_heads * scratch.num_steps;

@@ -13,8 +13,8 @@ constexpr unsigned kAllLanes = 0xffffffffu;
 
 // The live steps of a key block, one warp together. ClassifyPair (mask_plan.h) in closed form: a
 // step is dead if one interval of each of the block's two column tiles covers it, and partial if
-// any of their intervals touches it. Lane 0 to 3 holds the steps that a pair of intervals covers,
-// lane 4 to 7 those that an interval touches.
+// any of their intervals touches it. A block of one tile gives it twice. Lane 0 to 3 holds the
+// steps that a pair of intervals covers, lane 4 to 7 those that an interval touches.
 template <int kRows>
 class LiveSteps {
  public:
@@ -22,7 +22,8 @@ class LiveSteps {
   static constexpr int kLanes = 8;
 
   // With `descending`, steps are counted from the last.
-  __device__ __forceinline__ void Load(const TileRange* ranges,
+  __device__ __forceinline__ void Load(const TileRange& first,
+                                       const TileRange& second,
                                        int32_t seqlen_q,
                                        int32_t num_steps,
                                        bool descending,
@@ -30,14 +31,14 @@ class LiveSteps {
     begin_ = 0;
     end_ = 0;
     if (lane < kCoverLanes) {
-      const RowInterval a = (lane % 2 == 0 ? ranges[0].lower : ranges[0].upper).cover;
-      const RowInterval b = (lane / 2 == 0 ? ranges[1].lower : ranges[1].upper).cover;
+      const RowInterval a = (lane % 2 == 0 ? first.lower : first.upper).cover;
+      const RowInterval b = (lane / 2 == 0 ? second.lower : second.upper).cover;
       const int32_t begin = Clip(max(a.begin, b.begin), seqlen_q);
       const int32_t end = Clip(min(a.end, b.end), seqlen_q);
       begin_ = (begin + kRows - 1) / kRows;
       end_ = end == seqlen_q ? num_steps : end / kRows;
     } else if (lane < kLanes) {
-      const TileRange& range = ranges[(lane - kCoverLanes) / 2];
+      const TileRange& range = (lane - kCoverLanes) / 2 == 0 ? first : second;
       const RowInterval touch = (lane % 2 == 0 ? range.lower : range.upper).touch;
       begin_ = Clip(touch.begin, seqlen_q) / kRows;
       end_ = (Clip(touch.end, seqlen_q) + kRows - 1) / kRows;

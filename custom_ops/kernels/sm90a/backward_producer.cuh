@@ -19,10 +19,9 @@
 namespace flashmask::sm90a {
 
 // Warp 1 of the producer: fetches items, finds their live steps, and lists them for the loader.
-template <typename Config>
+template <typename Config, typename Shared = BackwardShared<Config>>
 class BackwardScheduler {
  public:
-  using Shared = BackwardShared<Config>;
   static constexpr int kRows = Config::kRows;
 
   __device__ __forceinline__ BackwardScheduler(const BackwardArguments& args, Shared* shared)
@@ -54,7 +53,8 @@ class BackwardScheduler {
   }
 
   __device__ __forceinline__ void Decode(int32_t item) {
-    const int32_t blocks = args_.plan.num_key_blocks;
+    constexpr int kParts = kPlanKeyBlock / Config::kKeys;  // of an entry of the plan's order
+    const int32_t blocks = args_.plan.num_key_blocks * kParts;
     const int32_t section_items = args_.heads_per_section * blocks;
     const int32_t first_head = item / section_items * args_.heads_per_section;
     const int32_t heads = min(args_.heads_per_section, args_.num_heads_k_total - first_head);
@@ -64,9 +64,14 @@ class BackwardScheduler {
     batch_ = head_of_all / args_.num_heads_k;
     head_k_ = head_of_all % args_.num_heads_k;
     // The order of sums is that of the keys, so that no two masks of a group differ in it.
-    const int32_t block =
-        IsOrdered() ? rank : args_.plan.key_order[int64_t{Mask(0)} * blocks + rank];
+    const int32_t block = IsOrdered() ? rank : InPlanOrder(rank);
     key_begin_ = block * Config::kKeys;
+  }
+
+  __device__ __forceinline__ int32_t InPlanOrder(int32_t rank) const {
+    constexpr int kParts = kPlanKeyBlock / Config::kKeys;
+    const int32_t* order = args_.plan.key_order + int64_t{Mask(0)} * args_.plan.num_key_blocks;
+    return order[rank / kParts] * kParts + rank % kParts;
   }
 
   // A step is only listed when the next one is known: the last of an item is marked.
@@ -98,8 +103,11 @@ class BackwardScheduler {
   }
 
   __device__ __forceinline__ void LoadRanges(int32_t head_of_group, LiveSteps<kRows>* live) const {
-    live->Load(args_.plan.ranges + int64_t{Mask(head_of_group)} * args_.plan.num_column_tiles +
-                   key_begin_ / kPlanColumns,
+    const TileRange* ranges = args_.plan.ranges +
+                              int64_t{Mask(head_of_group)} * args_.plan.num_column_tiles +
+                              key_begin_ / kPlanColumns;
+    live->Load(ranges[0],
+               ranges[Config::kKeys / kPlanColumns - 1],
                args_.seqlen_q,
                args_.num_steps,
                IsOrdered(),
@@ -136,11 +144,10 @@ class BackwardScheduler {
 };
 
 // One thread of the producer: what the list says to shared memory.
-template <typename Config>
+template <typename Config, typename Shared = BackwardShared<Config>>
 class BackwardLoader {
  public:
   using Element = typename Config::Element;
-  using Shared = BackwardShared<Config>;
   static constexpr int kRows = Config::kRows;
 
   __device__ __forceinline__ BackwardLoader(const BackwardArguments& args, Shared* shared)
@@ -179,12 +186,13 @@ class BackwardLoader {
       LoadKeyTile(&args_.value,
                   shared_->value,
                   entry.item,
+                  kSwizzleColumns,
                   ptx::SharedAddress(&shared_->value_full));
     }
     ptx::MbarrierWait(ptx::SharedAddress(&shared_->key_empty), parity ^ 1);
     shared_->items[parity] = entry.item;
     if (exists) {
-      LoadKeyTile(&args_.key, shared_->key, entry.item, key_full);
+      LoadKeyTile(&args_.key, shared_->key, entry.item, Config::kGroupColumns, key_full);
     } else {
       ptx::MbarrierArrive(key_full);
     }
@@ -194,13 +202,14 @@ class BackwardLoader {
   __device__ __forceinline__ void LoadKeyTile(const CUtensorMap* map,
                                               const Element* tile,
                                               const ItemInfo& item,
+                                              int box_columns,
                                               uint32_t full) {
     ptx::MbarrierArriveExpect(full, kKeyTileBytes);
 #pragma unroll
-    for (int column = 0; column < Config::kHeadDim; column += kSwizzleColumns) {
-      ptx::TmaLoad4d(ptx::SharedAddress(tile + column * Config::kKeys),
+    for (int box = 0; box < Config::kBoxes; ++box) {
+      ptx::TmaLoad4d(ptx::SharedAddress(tile + box * (kSwizzleColumns * Config::kKeys)),
                      map,
-                     column,
+                     box * box_columns,
                      item.head_k,
                      item.key_begin,
                      item.batch,
@@ -359,7 +368,7 @@ class BackwardReducer {
     const CUtensorMap* map = kind == JobKind::kStoreGradKey ? &args_.grad_key : &args_.grad_value;
     constexpr uint32_t kBoxBytes = Config::kGroupKeys * kSwizzleColumns * 2;
 #pragma unroll
-    for (int box = 0; box < Config::kHeadDim / kSwizzleColumns; ++box) {
+    for (int box = 0; box < Config::kBoxes; ++box) {
       ptx::TmaStore4d(map,
                       staging_ + box * kBoxBytes,
                       box * kSwizzleColumns,

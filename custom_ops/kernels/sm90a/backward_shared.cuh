@@ -55,8 +55,8 @@ constexpr int kSlots = 2;  // of dS
 template <typename Config>
 struct BackwardShared {
   using Element = typename Config::Element;
-  static constexpr int kTile = Config::kKeys * Config::kHeadDim;
-  static constexpr int kRowTile = Config::kRows * Config::kHeadDim;
+  static constexpr int kTile = Config::kKeys * Config::kTileWidth;
+  static constexpr int kRowTile = Config::kRows * Config::kTileWidth;
   alignas(1024) Element key[kTile];
   alignas(1024) Element value[kTile];
   alignas(1024) Element query[Config::kQueryStages][kRowTile];

@@ -45,7 +45,8 @@ __device__ __forceinline__ bool IsMaskedRow(const int4& column, int32_t row) {
 template <bool kHalfLines, GroupClass kClass, int kCount>
 __device__ __forceinline__ void MaskByClass(float (&scores)[kCount],
                                             const int4* bounds,
-                                            int32_t row) {
+                                            int32_t row,
+                                            float hidden) {
   const int4* mine = bounds + ThreadIndex() % 4 * 2;
 #pragma unroll
   for (int n = 0; n < kCount / 4; ++n) {
@@ -55,24 +56,25 @@ __device__ __forceinline__ void MaskByClass(float (&scores)[kCount],
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         float& score = scores[4 * n + 2 * r + e];
-        score = IsMaskedRow<kHalfLines, kClass>(column, row + 8 * r) ? -INFINITY : score;
+        score = IsMaskedRow<kHalfLines, kClass>(column, row + 8 * r) ? hidden : score;
       }
     }
   }
 }
 
-// `row` is that of the thread's first scores.
+// `row` is that of the thread's first scores; masked ones become `hidden`.
 template <bool kHalfLines, int kCount>
 __device__ __forceinline__ void MaskScores(float (&scores)[kCount],
                                            const int4* bounds,
                                            int32_t row,
-                                           uint32_t row_class) {
+                                           uint32_t row_class,
+                                           float hidden = -INFINITY) {
   if (row_class == kLower) {
-    MaskByClass<kHalfLines, kLower>(scores, bounds, row);
+    MaskByClass<kHalfLines, kLower>(scores, bounds, row, hidden);
   } else if (row_class == kUpper) {
-    MaskByClass<kHalfLines, kUpper>(scores, bounds, row);
+    MaskByClass<kHalfLines, kUpper>(scores, bounds, row, hidden);
   } else {
-    MaskByClass<kHalfLines, kBoth>(scores, bounds, row);
+    MaskByClass<kHalfLines, kBoth>(scores, bounds, row, hidden);
   }
 }
 

@@ -1,0 +1,156 @@
+#pragma once
+
+// From the params of a call to the launches of the sm90a backward of wide head dims.
+//
+// Workspace: the plan; lse and delta of every row and head; a counter of items for each kernel.
+
+#include "core/params.h"
+#include "core/status.h"
+#include "kernels/common/cuda_check.h"
+#include "kernels/common/device.h"
+#include "kernels/common/mask_plan.h"
+#include "kernels/common/output_dot.h"
+#include "kernels/common/shared_memory.h"
+#include "kernels/common/work_order.cuh"
+#include "kernels/sm90a/backward_keys.cuh"
+#include "kernels/sm90a/backward_launch.cuh"
+#include "kernels/sm90a/backward_rows.cuh"
+#include "kernels/sm90a/backward_wide_config.h"
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstdint>
+
+namespace flashmask::sm90a {
+
+constexpr int kWideSharedBytes = 227 << 10;  // of a block, on compute capability 9.0
+constexpr size_t kWideTicketBytes = 256;
+
+struct WideScratch {
+  BackwardScratch both;
+  int32_t* next_row_item = nullptr;
+};
+
+inline WideScratch LayOutWideBackward(const AttentionSizes& sizes, void* workspace) {
+  const int64_t blocks = (sizes.seqlen_q + kPlanRowBlock - 1) / kPlanRowBlock;
+  const int64_t padded_rows = blocks * kPlanRowBlock;
+  const int64_t rows = sizes.batch * sizes.num_heads * padded_rows;
+  const size_t plan_bytes = MaskPlanBytes(sizes);
+  auto* terms = workspace == nullptr
+                    ? nullptr
+                    : reinterpret_cast<float*>(static_cast<char*>(workspace) + plan_bytes);
+  WideScratch scratch;
+  scratch.both.num_steps = (sizes.seqlen_q + kWideTileRows - 1) / kWideTileRows;
+  scratch.both.terms = {terms, terms == nullptr ? nullptr : terms + rows, padded_rows};
+  scratch.both.zeroed_bytes = kWideTicketBytes;
+  scratch.both.total_bytes = plan_bytes + 2 * rows * sizeof(float) + kWideTicketBytes;
+  if (terms != nullptr) {
+    scratch.both.next_item = reinterpret_cast<int32_t*>(terms + 2 * rows);
+    scratch.next_row_item = scratch.both.next_item + 1;
+  }
+  return scratch;
+}
+
+template <typename Kernel>
+Status LaunchWideKernel(Kernel kernel,
+                        const WideBackwardArguments& args,
+                        SharedMemoryLimit* limit,
+                        int blocks,
+                        int threads,
+                        int shared_bytes,
+                        const Execution& execution) {
+  const Status raised =
+      limit->Raise(reinterpret_cast<const void*>(kernel), shared_bytes, execution.device);
+  if (!raised.ok()) return raised;
+  kernel<<<blocks, threads, shared_bytes, static_cast<cudaStream_t>(execution.stream)>>>(args);
+  return CudaStatus(cudaGetLastError(), "launch of a wide backward kernel");
+}
+
+// The row terms, the plan with an order, and one kernel after the other.
+template <typename KeysConfig, typename RowsConfig>
+Status LaunchWideKernels(const BackwardParams& params,
+                         const WideScratch& scratch,
+                         const WideBackwardArguments& args) {
+  const auto stream = static_cast<cudaStream_t>(params.execution.stream);
+  const auto plan = [&](PlanOrders order) {
+    return BuildMaskPlan(params.sizes, params.mask, args.both.plan, order, stream);
+  };
+  int multiprocessors = 0;
+  FLASHMASK_RETURN_IF_CUDA_FAILS(cudaDeviceGetAttribute(&multiprocessors,
+                                                        cudaDevAttrMultiProcessorCount,
+                                                        params.execution.device));
+  const Status terms = ComputeRowTerms(params,
+                                       scratch.both.terms,
+                                       stream,
+                                       scratch.both.next_item,
+                                       scratch.both.zeroed_bytes);
+  if (!terms.ok()) return terms;
+  const Status by_keys = plan(PlanOrders::kKeyBlocks);
+  if (!by_keys.ok()) return by_keys;
+  static SharedMemoryLimit keys_limit;
+  constexpr int kKeysBytes = sizeof(WideKeysShared<KeysConfig>);
+  static_assert(kKeysBytes <= kWideSharedBytes, "tiles of keys and rows fit into shared memory");
+  const Status keys = LaunchWideKernel(WideKeysKernel<KeysConfig>,
+                                       args,
+                                       &keys_limit,
+                                       std::min(args.both.num_items, multiprocessors),
+                                       KeysConfig::kThreads,
+                                       kKeysBytes,
+                                       params.execution);
+  if (!keys.ok()) return keys;
+  const Status by_rows = plan(PlanOrders::kRowBlocks);
+  if (!by_rows.ok()) return by_rows;
+  static SharedMemoryLimit rows_limit;
+  constexpr int kRowsBytes = sizeof(WideRowsShared<RowsConfig>);
+  static_assert(kRowsBytes <= kWideSharedBytes, "tiles of rows and keys fit into shared memory");
+  return LaunchWideKernel(WideRowsKernel<RowsConfig>,
+                          args,
+                          &rows_limit,
+                          std::min(args.num_row_items, multiprocessors),
+                          RowsConfig::kThreads,
+                          kRowsBytes,
+                          params.execution);
+}
+
+template <typename Element, int kHeadDim>
+Status LaunchWideBackward(const BackwardParams& params) {
+  using KeysConfig = WideKeysConfig<Element, kHeadDim>;
+  using RowsConfig = WideRowsConfig<Element, kHeadDim>;
+  const AttentionSizes& sizes = params.sizes;
+  const DeviceGuard guard(params.execution.device);
+  if (!guard.status().ok()) return guard.status();
+  if (sizes.seqlen_q == 0 || sizes.seqlen_k == 0) return LaunchClears(params);
+  const MaskPlanView plan = LayOutMaskPlan(sizes, params.execution.workspace);
+  const WideScratch scratch = LayOutWideBackward(sizes, params.execution.workspace);
+  const int64_t steps = sizes.batch * sizes.num_heads * scratch.both.num_steps;
+  const int64_t items = sizes.batch * sizes.num_heads_k * plan.num_key_blocks;
+  if (std::max(items, steps) > INT32_MAX / 4) {
+    return Status::Unsupported("more than 2^29 blocks of rows or keys in one call");
+  }
+  if (steps == 0) return Status::Ok();
+  WideBackwardArguments args;
+  FillBackwardArguments<KeysConfig>(params, plan, scratch.both, &args.both);
+  args.grad_key = params.grad_key;
+  args.grad_value = params.grad_value;
+  args.seqlen_k = static_cast<int32_t>(sizes.seqlen_k);
+  args.next_row_item = scratch.next_row_item;
+  args.num_row_items = static_cast<int32_t>(sizes.batch * sizes.num_heads * plan.num_row_blocks);
+  args.row_order = OrderOf(sizes);
+  const Status mapped = MakeBackwardMaps<KeysConfig>(params, &args.both);
+  if (!mapped.ok()) return mapped;
+  return LaunchWideKernels<KeysConfig, RowsConfig>(params, scratch, args);
+}
+
+// Picks the element type; a registered kernel is asked only for the dtypes it lists.
+template <int kHeadDim>
+Status WideBackward(const BackwardParams& params) {
+  if (params.dtype == DataType::kFloat16) return LaunchWideBackward<__half, kHeadDim>(params);
+  return LaunchWideBackward<__nv_bfloat16, kHeadDim>(params);
+}
+
+inline size_t WideBackwardWorkspace(const BackwardParams& params) {
+  return LayOutWideBackward(params.sizes, nullptr).both.total_bytes;
+}
+
+}  // namespace flashmask::sm90a
