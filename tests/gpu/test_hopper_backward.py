@@ -87,6 +87,38 @@ def test_long_sequences_agree_with_the_sm80_kernels(name, head_dim, rng):
         close_to(ours, gpu.run(inputs, mask))
 
 
+# Many sections of heads, the last smaller than the others; rows and columns end within a step.
+@pytest.mark.parametrize("deterministic", [False, True], ids=["any_order", "deterministic"])
+@pytest.mark.parametrize("absent", ["none", "grad_out"])
+@pytest.mark.parametrize(("heads", "heads_k"), [(43, 43), (42, 21)])
+@pytest.mark.parametrize("head_dim", [56, 64, 96, 128])
+def test_many_heads_agree_with_the_sm80_kernels(head_dim, heads, heads_k, absent, deterministic):
+    length = 4001
+    query, key, value = (
+        torch.randn((2, length, count, head_dim), device="cuda", dtype=torch.bfloat16)
+        for count in (heads, heads_k, heads_k)
+    )
+    starts = torch.arange(length, dtype=torch.int32, device="cuda") + 700
+    indices = starts[None, None, :, None].expand(2, 1, -1, 1).contiguous()
+    arguments = (query, key, value)
+    out, lse = capi.forward(*arguments, indices, True)
+    grad_lse = torch.randn_like(lse)
+    grad_out = None if absent == "grad_out" else torch.randn_like(out)
+
+    def gradients() -> tuple[torch.Tensor, ...]:
+        grads = tuple(torch.full_like(tensor, torch.nan) for tensor in arguments)
+        given = (grad_out, *arguments, out, lse, indices, True, None, deterministic)
+        return capi.backward(*given, grad_softmax_lse=grad_lse, grads=grads)
+
+    ours = gradients()
+    with gpu.only_kernels("sm80"):
+        others = gradients()
+    for name, mine, other in zip(("query", "key", "value"), ours, others, strict=True):
+        bound = 4 * 2.0**-8 * float(other.abs().max())
+        worst = float((mine.float() - other.float()).abs().max())
+        assert worst <= bound, f"{name}: {worst} > {bound}"  # False for NaN
+
+
 @pytest.mark.parametrize("head_dim", [64, 96, 128])
 def test_what_is_not_seen_may_be_no_number(head_dim):
     """Values and gradients of pairs that are masked do not reach the others."""

@@ -156,8 +156,19 @@ __device__ __forceinline__ void SortByCost(const Blocks& blocks) {
   }
 }
 
+// All threads of the grid call it.
+__device__ __forceinline__ void Clear(const ClearedBytes& cleared) {
+  auto* quads = static_cast<uint4*>(cleared.begin);
+  const size_t count = cleared.count / sizeof(uint4);
+  const size_t threads = size_t{gridDim.x} * blockDim.x;
+  for (size_t i = size_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count; i += threads) {
+    quads[i] = make_uint4(0, 0, 0, 0);
+  }
+}
+
 __global__ void __launch_bounds__(kThreads)
-    PlanColumns(PlanShape shape, MaskParams mask, MaskPlanView plan) {
+    PlanColumns(PlanShape shape, MaskParams mask, MaskPlanView plan, ClearedBytes cleared) {
+  Clear(cleared);
   const int64_t warp = static_cast<int64_t>(blockIdx.x) * kWarpsPerBlock + threadIdx.x / kWarp;
   const int lane = threadIdx.x % kWarp;
   for (int64_t i = warp * kWarp + lane; i < plan.num_masks; i += int64_t{gridDim.x} * kThreads) {
@@ -179,7 +190,8 @@ __global__ void __launch_bounds__(kThreads) PlanBlocks(PlanShape shape, MaskPlan
 // Everything of a short mask.
 template <bool kByRows>
 __global__ void __launch_bounds__(kMostThreads)
-    PlanShort(PlanShape shape, MaskParams mask, MaskPlanView plan) {
+    PlanShort(PlanShape shape, MaskParams mask, MaskPlanView plan, ClearedBytes cleared) {
+  Clear(cleared);
   const int warp = threadIdx.x / kWarp;
   const int lane = threadIdx.x % kWarp;
   for (int tile = warp; tile < plan.num_column_tiles; tile += kMostThreads / kWarp) {
@@ -257,7 +269,8 @@ Status BuildMaskPlan(const AttentionSizes& sizes,
                      const MaskParams& mask,
                      const MaskPlanView& plan,
                      PlanOrders orders,
-                     cudaStream_t stream) {
+                     cudaStream_t stream,
+                     const ClearedBytes& cleared) {
   if (plan.num_masks == 0) return Status::Ok();
   const PlanShape shape{sizes.seqlen_q, sizes.seqlen_k};
   const bool by_rows = orders == PlanOrders::kRowBlocks;
@@ -265,12 +278,12 @@ Status BuildMaskPlan(const AttentionSizes& sizes,
   const auto masks = static_cast<unsigned>(plan.num_masks);
   if (orders != PlanOrders::kNone && std::max(plan.num_column_tiles, num_blocks) <= kShortTiles) {
     const auto kernel = by_rows ? PlanShort<true> : PlanShort<false>;
-    kernel<<<masks, kMostThreads, 0, stream>>>(shape, mask, plan);
+    kernel<<<masks, kMostThreads, 0, stream>>>(shape, mask, plan, cleared);
     return CudaStatus(cudaGetLastError(), "launch of PlanShort");
   }
   const int64_t tiles = static_cast<int64_t>(plan.num_masks) * plan.num_column_tiles;
   const unsigned column_blocks = std::max(1u, NumBlocks(tiles, kWarpsPerBlock));
-  PlanColumns<<<column_blocks, kThreads, 0, stream>>>(shape, mask, plan);
+  PlanColumns<<<column_blocks, kThreads, 0, stream>>>(shape, mask, plan, cleared);
   FLASHMASK_RETURN_IF_CUDA_FAILS(cudaGetLastError());
   if (orders == PlanOrders::kNone || num_blocks == 0) return Status::Ok();
   const dim3 grid(NumBlocks(num_blocks, kWarpsPerBlock), masks);

@@ -54,12 +54,20 @@ MaskPlanView LayOutMaskPlan(const AttentionSizes& sizes,
 // Which of the orders a kernel reads.
 enum class PlanOrders { kRowBlocks, kKeyBlocks, kNone };
 
+// Memory that the kernels of a plan set to zero on the way, for those behind them; both multiples
+// of 16 bytes.
+struct ClearedBytes {
+  void* begin = nullptr;
+  size_t count = 0;
+};
+
 // Enqueues the kernels that fill the plan: bounds, ranges and one of the orders or none.
 Status BuildMaskPlan(const AttentionSizes& sizes,
                      const MaskParams& mask,
                      const MaskPlanView& plan,
                      PlanOrders orders,
-                     cudaStream_t stream);
+                     cudaStream_t stream,
+                     const ClearedBytes& cleared = {});
 
 // Whether every column's lower interval reaches to the last row and its upper one starts at the
 // first.

@@ -47,6 +47,10 @@ struct SumOrder {
   const uint32_t* live_blocks = nullptr;  // null: sums may come in any order
   int32_t* last_added = nullptr;          // [B, Hq, row steps, groups]: 1 + the last key block
   int32_t words = 0;
+  // Pairs of a step and a key block that are live, over all masks.
+  unsigned long long* live_pairs = nullptr;
+  // Key heads that are worked on together, were every step live for every key block.
+  float heads_if_dense = 0.0f;
 };
 
 struct BackwardArguments {
@@ -64,7 +68,7 @@ struct BackwardArguments {
   MaskPlanView plan;
   int32_t num_items;
   int32_t num_heads_k_total;  // over the batch
-  int32_t heads_per_section;  // key heads that are worked on together
+  int32_t heads_per_section;  // key heads that are worked on together; not used by ordered sums
   int32_t seqlen_q;
   int32_t num_steps;           // of kRows rows
   int32_t grad_out_row_shift;  // 0, or past the last row: zeros

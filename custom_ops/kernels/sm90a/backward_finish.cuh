@@ -40,29 +40,40 @@ __device__ __forceinline__ float Dot8(const uint4& left, const uint4& right) {
   return sum;
 }
 
-// One warp per word of SumOrder::live_blocks, a key block a lane.
+// One warp per word of SumOrder::live_blocks, a key block a lane; live_pairs is zero at the start.
 template <int kRows>
 __global__ void __launch_bounds__(kSmallThreads) ListLiveBlocks(MaskPlanView plan,
                                                                 int32_t seqlen_q,
                                                                 int32_t num_steps,
                                                                 int32_t words,
-                                                                uint32_t* live_blocks) {
+                                                                uint32_t* live_blocks,
+                                                                unsigned long long* live_pairs) {
   constexpr int kTilesPerBlock = kPlanKeyBlock / kPlanColumns;
+  __shared__ int32_t pairs;
   const int64_t index = (int64_t{blockIdx.x} * kSmallThreads + threadIdx.x) / kWarp;
   const int lane = threadIdx.x % kWarp;
-  if (index >= int64_t{plan.num_masks} * num_steps * words) return;
+  const bool exists = index < int64_t{plan.num_masks} * num_steps * words;
   const int64_t mask = index / words / num_steps;
   const int32_t row = static_cast<int32_t>(index / words % num_steps) * kRows;
   const int32_t block = static_cast<int32_t>(index % words) * kWarp + lane;
   bool live = false;
-  if (block < plan.num_key_blocks) {
+  if (exists && block < plan.num_key_blocks) {
     const TileRange* ranges =
         plan.ranges + mask * plan.num_column_tiles + int64_t{block} * kTilesPerBlock;
     live = ClassifyPair(ranges[0], ranges[1], true, row, min(row + kRows, seqlen_q)) !=
            TileClass::kSkip;
   }
+  if (threadIdx.x == 0) pairs = 0;
+  __syncthreads();
   const unsigned bits = __ballot_sync(kAllLanes, live);
-  if (lane == 0) live_blocks[index] = bits;
+  if (exists && lane == 0) {
+    live_blocks[index] = bits;
+    atomicAdd(&pairs, __popc(bits));
+  }
+  __syncthreads();
+  if (threadIdx.x == 0 && pairs != 0) {
+    atomicAdd(live_pairs, static_cast<unsigned long long>(pairs));
+  }
 }
 
 // A block per step of rows: lse and delta of each, as RowTerms defines them, and zeros for the sums

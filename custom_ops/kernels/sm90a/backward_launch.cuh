@@ -35,12 +35,22 @@ struct BackwardScratch {
   uint32_t* live_blocks = nullptr;
   int32_t words = 0;
   int32_t* next_item = nullptr;
+  unsigned long long* live_pairs = nullptr;
   int32_t* last_added = nullptr;
   float* grad_query_sum = nullptr;
   size_t zeroed_bytes = 0;  // from next_item on
   size_t total_bytes = 0;
   int64_t num_steps = 0;
 };
+
+// Key heads whose sums of grad_query fill kSectionBytes.
+template <typename Config>
+float HeadsIfDense(const AttentionSizes& sizes, int64_t num_steps) {
+  const int64_t group = sizes.num_heads / std::max<int64_t>(1, sizes.num_heads_k);
+  const int64_t bytes =
+      group * num_steps * Config::kTileFloats * static_cast<int64_t>(sizeof(float));
+  return static_cast<float>(kSectionBytes) / static_cast<float>(std::max<int64_t>(1, bytes));
+}
 
 template <typename Config>
 BackwardScratch LayOutBackward(const BackwardParams& params, void* workspace) {
@@ -69,6 +79,7 @@ BackwardScratch LayOutBackward(const BackwardParams& params, void* workspace) {
   const size_t zeroed_from = used;
   scratch.next_item = static_cast<int32_t*>(take(1));
   if (params.deterministic) {
+    scratch.live_pairs = static_cast<unsigned long long*>(take(2));
     scratch.last_added = static_cast<int32_t*>(take(heads * scratch.num_steps * Config::kGroups));
   }
   scratch.zeroed_bytes = used - zeroed_from;
@@ -116,20 +127,23 @@ void FillBackwardArguments(const BackwardParams& params,
                            BackwardArguments* args) {
   const AttentionSizes& sizes = params.sizes;
   const int64_t group = sizes.num_heads / sizes.num_heads_k;
-  const int64_t sum_bytes =
-      group * scratch.num_steps * Config::kTileFloats * static_cast<int64_t>(sizeof(float));
   const int64_t key_heads = sizes.batch * sizes.num_heads_k;
+  const float heads_if_dense = HeadsIfDense<Config>(sizes, scratch.num_steps);
   args->grad_query = params.grad_query;
   args->terms = scratch.terms;
   args->grad_query_sum = scratch.grad_query_sum;
   args->next_item = scratch.next_item;
-  args->order = {scratch.live_blocks, scratch.last_added, scratch.words};
+  args->order = {scratch.live_blocks,
+                 scratch.last_added,
+                 scratch.words,
+                 scratch.live_pairs,
+                 heads_if_dense};
   args->plan = plan;
   args->num_items =
       static_cast<int32_t>(key_heads * plan.num_key_blocks * (kPlanKeyBlock / Config::kKeys));
   args->num_heads_k_total = static_cast<int32_t>(key_heads);
   args->heads_per_section = static_cast<int32_t>(
-      std::clamp<int64_t>(kSectionBytes / std::max<int64_t>(1, sum_bytes), 1, key_heads));
+      std::clamp(heads_if_dense, 1.0f, static_cast<float>(std::max<int64_t>(1, key_heads))));
   args->seqlen_q = static_cast<int32_t>(sizes.seqlen_q);
   args->num_steps = static_cast<int32_t>(scratch.num_steps);
   args->grad_out_row_shift =
@@ -156,8 +170,9 @@ Status LaunchBackwardKernel(const BackwardParams& params,
   const auto stream = static_cast<cudaStream_t>(params.execution.stream);
   const Status mapped = MakeBackwardMaps<Config>(params, args);
   if (!mapped.ok()) return mapped;
+  const ClearedBytes cleared{scratch.next_item, scratch.zeroed_bytes};
   const Status built =
-      BuildMaskPlan(params.sizes, params.mask, args->plan, PlanOrders::kKeyBlocks, stream);
+      BuildMaskPlan(params.sizes, params.mask, args->plan, PlanOrders::kKeyBlocks, stream, cleared);
   if (!built.ok()) return built;
   const RowInputs inputs{params.out, params.grad_out, params.softmax_lse, params.grad_softmax_lse};
   const int64_t tiles = params.sizes.batch * params.sizes.num_heads * scratch.num_steps;
@@ -170,7 +185,8 @@ Status LaunchBackwardKernel(const BackwardParams& params,
                                                                    args->seqlen_q,
                                                                    args->num_steps,
                                                                    scratch.words,
-                                                                   scratch.live_blocks);
+                                                                   scratch.live_blocks,
+                                                                   scratch.live_pairs);
     FLASHMASK_RETURN_IF_CUDA_FAILS(cudaGetLastError());
   }
   int multiprocessors = 0;
@@ -233,8 +249,6 @@ Status LaunchBackward(const BackwardParams& params) {
     return Status::Unsupported("more than 2^30 blocks of rows or keys in one call");
   }
   if (tiles == 0) return Status::Ok();
-  FLASHMASK_RETURN_IF_CUDA_FAILS(
-      cudaMemsetAsync(scratch.next_item, 0, scratch.zeroed_bytes, stream));
   BackwardArguments args;
   FillBackwardArguments<Config>(params, plan, scratch, &args);
   const Status launched = LaunchBackwardKernel<Config>(params, scratch, &args);

@@ -30,6 +30,7 @@ class BackwardScheduler {
         lane_(static_cast<int>(threadIdx.x) % kWarp) {}
 
   __device__ __forceinline__ void Run() {
+    heads_per_section_ = HeadsPerSection();
     while (true) {
       int32_t item = 0;
       if (lane_ == 0) item = atomicAdd(args_.next_item, 1);
@@ -47,6 +48,20 @@ class BackwardScheduler {
 
   __device__ __forceinline__ bool IsOrdered() const { return args_.order.live_blocks != nullptr; }
 
+  // In ordered sums the key blocks of a head wait for each other where they see the same rows, so
+  // as many heads as can be are worked on together: key blocks come one after the other there, and
+  // so do the rows at work, a part of the sums that is about as large as that of the live pairs.
+  __device__ __forceinline__ int32_t HeadsPerSection() const {
+    if (!IsOrdered()) return args_.heads_per_section;
+    const float all = static_cast<float>(args_.plan.num_masks) *
+                      static_cast<float>(args_.num_steps) *
+                      static_cast<float>(args_.plan.num_key_blocks);
+    const float live = fmaxf(1.0f, static_cast<float>(*args_.order.live_pairs));
+    const float heads = args_.order.heads_if_dense * (all / live);
+    const float most = static_cast<float>(args_.num_heads_k_total);
+    return static_cast<int32_t>(fminf(fmaxf(heads, 1.0f), most));
+  }
+
   __device__ __forceinline__ int32_t Mask(int32_t head_of_group) const {
     const int32_t head = head_k_ * args_.heads_per_key + head_of_group;
     return batch_ * args_.num_heads_mask + head / args_.heads_per_mask;
@@ -55,9 +70,9 @@ class BackwardScheduler {
   __device__ __forceinline__ void Decode(int32_t item) {
     constexpr int kParts = kPlanKeyBlock / Config::kKeys;  // of an entry of the plan's order
     const int32_t blocks = args_.plan.num_key_blocks * kParts;
-    const int32_t section_items = args_.heads_per_section * blocks;
-    const int32_t first_head = item / section_items * args_.heads_per_section;
-    const int32_t heads = min(args_.heads_per_section, args_.num_heads_k_total - first_head);
+    const int32_t section_items = heads_per_section_ * blocks;
+    const int32_t first_head = item / section_items * heads_per_section_;
+    const int32_t heads = min(heads_per_section_, args_.num_heads_k_total - first_head);
     const int32_t in_section = item % section_items;
     const int32_t rank = in_section / heads;
     const int32_t head_of_all = first_head + in_section % heads;
@@ -137,6 +152,7 @@ class BackwardScheduler {
   const BackwardArguments& args_;
   Shared* shared_;
   int lane_;
+  int32_t heads_per_section_ = 1;
   int32_t batch_ = 0;
   int32_t head_k_ = 0;
   int32_t key_begin_ = 0;

@@ -105,9 +105,10 @@ Status LaunchForward(const ForwardParams& params) {
   ForwardArguments args;
   const Status filled = FillForwardArguments<Config>(params, plan, items, &args);
   if (!filled.ok()) return filled;
-  const Status built = BuildMaskPlan(sizes, params.mask, plan, PlanOrders::kRowBlocks, stream);
+  const ClearedBytes cleared{args.ticket, kTicketBytes};
+  const Status built =
+      BuildMaskPlan(sizes, params.mask, plan, PlanOrders::kRowBlocks, stream, cleared);
   if (!built.ok()) return built;
-  FLASHMASK_RETURN_IF_CUDA_FAILS(cudaMemsetAsync(args.ticket, 0, sizeof(int32_t), stream));
   int multiprocessors = 0;
   FLASHMASK_RETURN_IF_CUDA_FAILS(cudaDeviceGetAttribute(&multiprocessors,
                                                         cudaDevAttrMultiProcessorCount,
