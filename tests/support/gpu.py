@@ -115,8 +115,9 @@ def run(
 ) -> Results:
     """Return what the C door gives, with results and workspaces poisoned and fenced before.
 
-    With `fresh` memory is what the allocator gives, for tools that watch it. `deterministic` is for
-    the backward. `forward_kernels` are the only ones for the forward; None: those chosen before.
+    With `fresh` workspaces are what the allocator gives, and nothing is fenced, for tools that watch
+    memory; results are poisoned, since initcheck does not see what the copy engine writes.
+    `deterministic` is for the backward. `forward_kernels` are the only ones for the forward; None: those chosen before.
     """
     query, key, value, grad_out = (tensor(array, dtype) for array in inputs[:4])
     grad_lse = tensor(inputs.grad_lse)
@@ -126,8 +127,10 @@ def run(
     fenced: list[Guarded] = []
 
     def poisoned(shape: Any, dtype: torch.dtype) -> torch.Tensor:
-        if fresh:
+        if fresh and dtype == torch.uint8:
             return torch.empty(tuple(shape), dtype=dtype, device="cuda")
+        if fresh:
+            return torch.full(tuple(shape), torch.nan, dtype=dtype, device="cuda")
         fenced.append(Guarded(tuple(shape), dtype))
         return fenced[-1].tensor
 
