@@ -28,6 +28,7 @@ COLOURS = {
 MARKERS = dict(zip(COLOURS, "osdD^vPXh", strict=True))
 DOTS_PER_INCH = 150
 SHAPE = ("device", "threads", "batch", "num_heads", "num_heads_k", "head_dim", "dtype")
+PANEL_WIDTH, PANEL_HEIGHT = 5.2, 4.4  # inches
 
 
 def draw_density(folder: Path, rows: Rows) -> list[Path]:
@@ -86,10 +87,14 @@ def _lines(axes: Any, rows: Rows, across: str, up: str) -> None:
             )
 
 
-def figure(panels: int, across: str) -> tuple[Any, list[Any]]:
+def figure(
+    panels: int, across: str, *, height: float = PANEL_HEIGHT, sharey: bool = False
+) -> tuple[Any, list[Any]]:
     """Return a figure with so many panels beside each other, and the panels."""
     mpl.use("Agg")
-    drawn, axes = pyplot.subplots(1, panels, figsize=(5.2 * panels, 4.4), layout="constrained")
+    mpl.rcParams["svg.hashsalt"] = ""  # with a salt of its own, each SVG would have other names
+    size = (PANEL_WIDTH * panels, height)
+    drawn, axes = pyplot.subplots(1, panels, figsize=size, sharey=sharey, layout="constrained")
     found = list(axes) if panels > 1 else [axes]
     for one in found:
         one.set_xlabel(across)
@@ -105,8 +110,13 @@ def _title(row: dict[str, str], *, length: bool) -> str:
     )
 
 
-def save(drawn: Any, panels: list[Any], path: Path, title: str) -> list[Path]:
-    """Write a figure with one legend under it, as PNG and SVG; return the files."""
+def save(
+    drawn: Any, panels: list[Any], path: Path, title: str, *, source: str | None = None
+) -> list[Path]:
+    """Write a figure with one legend under it, as PNG and SVG; return the files.
+
+    The same figure gives the same SVG; `source` says in it what was drawn.
+    """
     drawn.suptitle(title, fontsize=10)
     handles = {}
     for axes in panels:
@@ -117,7 +127,7 @@ def save(drawn: Any, panels: list[Any], path: Path, title: str) -> list[Path]:
     )
     path.parent.mkdir(parents=True, exist_ok=True)
     files = [path.with_suffix(".png"), path.with_suffix(".svg")]
-    for file in files:
-        drawn.savefig(file, dpi=DOTS_PER_INCH)
+    for file, metadata in zip(files, ({}, {"Date": None, "Description": source}), strict=True):
+        drawn.savefig(file, dpi=DOTS_PER_INCH, metadata=metadata)
     pyplot.close(drawn)
     return files
