@@ -7,7 +7,7 @@
     python tools/bench/attention.py --readme            README's tables from the CSV
     python tools/bench/attention.py --masks causal document:n=8 --seqlens 2048 --threads 2
     python tools/bench/attention.py --device gpu --exclude torch_flex_flash --group 32k --budget 400
-    python tools/bench/attention.py --device gpu --table
+    python tools/bench/attention.py --device gpu --table    or --plot FOLDER
 
 On a GPU what compiles is compiled for all cells first, in many processes. Rows are written after
 each cell. Every provider runs in a process of its own with the same inputs and threads, and is
@@ -93,19 +93,21 @@ def measured(arguments: list[str]) -> list[str]:
 
 def show(options: argparse.Namespace) -> int:
     """Print the table, write README's or draw, from the CSV."""
+    on_gpu = options.device == "gpu"
     try:
         rows = results.read(options.csv)
         if options.table:
-            print((gpu_tables if options.device == "gpu" else tables).markdown(rows))
+            print((gpu_tables if on_gpu else tables).markdown(rows))
         if options.readme:
             changed = readme.write(readme.README, rows)
             print(f"{readme.README}: {'tables written' if changed else 'tables are up to date'}")
         if options.plot:
             if importlib.util.find_spec("matplotlib") is None:
                 raise ValueError("--plot needs matplotlib: pip install matplotlib")
-            from harness import drawings
+            from harness import drawings, gpu_drawing
 
-            for draw in (drawings.draw_density, drawings.draw_memory):
+            of_cpu = (drawings.draw_density, drawings.draw_memory)
+            for draw in (gpu_drawing.draw_rates,) if on_gpu else of_cpu:
                 print(*draw(options.plot, rows), sep="\n")
     except ValueError as error:
         print(f"attention.py: ERROR: {error}", file=sys.stderr)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 
 from harness import targets
@@ -17,6 +17,7 @@ Rows = Sequence[dict[str, str]]
 SHAPE = ("device", "seqlen", "batch", "num_heads", "num_heads_k", "head_dim", "dtype")
 NUMBERS = ("seqlen", "batch", "num_heads", "num_heads_k", "head_dim")
 DETERMINISTIC, FLEX = "ours_deterministic", "torch_flex"
+KIB = 1024
 BOTH = "both"
 COLUMNS = (*DIRECTIONS, BOTH)
 NOTHING = "-"
@@ -78,11 +79,22 @@ class Figures:
         ]
 
 
+def by_shape(rows: Rows) -> dict[tuple[str, ...], Figures]:
+    """Return the rows of each shape; a key holds the texts of `SHAPE`."""
+    ordered = groupby(sorted(rows, key=_order), key=_shape)
+    return {shape: Figures(members) for shape, members in ordered}
+
+
+def words(fields: Mapping[str, str]) -> str:
+    """Return a shape in a few words: "32K x 4, 32:4 heads of 128"."""
+    seqlen = int(fields["seqlen"])
+    length = f"{seqlen // KIB}K" if seqlen % KIB == 0 else f"{seqlen}"
+    return f"{length} x {fields['batch']}, {_heads(fields)} heads of {fields['head_dim']}"
+
+
 def markdown(rows: Rows) -> str:
     """Return tables for each shape; `rows` are those of a GPU."""
-    shapes = {
-        shape: Figures(members) for shape, members in groupby(sorted(rows, key=_order), key=_shape)
-    }
+    shapes = by_shape(rows)
     parts = []
     for shape, figures in shapes.items():
         if not figures.providers:
@@ -115,13 +127,15 @@ def _ungrouped(shape: tuple[str, ...], shapes: dict[tuple[str, ...], Figures]) -
 
 def _caption(shape: tuple[str, ...]) -> str:
     fields = dict(zip(SHAPE, shape, strict=True))
-    heads = fields["num_heads"]
-    if fields["num_heads_k"] != heads:
-        heads += f":{fields['num_heads_k']}"
     return (
         f"{fields['device']}, {fields['dtype']}, {fields['seqlen']} x {fields['batch']}, "
-        f"{heads} heads, head_dim {fields['head_dim']}"
+        f"{_heads(fields)} heads, head_dim {fields['head_dim']}"
     )
+
+
+def _heads(fields: Mapping[str, str]) -> str:
+    heads, heads_k = fields["num_heads"], fields["num_heads_k"]
+    return heads if heads == heads_k else f"{heads}:{heads_k}"
 
 
 def _ours(figures: Figures, ungrouped: Figures | None) -> str:
