@@ -1,4 +1,4 @@
-"""README's tables of speed and memory: every number has a row of the CSV that rounds to it."""
+"""README's tables of a CPU: every number has a row of the CSV that rounds to it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from harness import readme, results
 from harness.options import RESULTS
 
 TEXT = readme.README.read_text(encoding="utf-8")
-SECTION = TEXT.partition("## Speed and memory\n")[2].partition("\n## ")[0]
+SECTION = TEXT.partition("\nCPU (")[2].partition("\n## ")[0]
 ROWS = results.read(RESULTS / "cpu.csv")
 MASKS = {
     "causal": "causal",

@@ -7,7 +7,7 @@
     python tools/bench/attention.py --readme            README's tables from the CSV
     python tools/bench/attention.py --masks causal document:n=8 --seqlens 2048 --threads 2
     python tools/bench/attention.py --device gpu --exclude torch_flex_flash --group 32k --budget 400
-    python tools/bench/attention.py --device gpu --table    or --plot FOLDER
+    python tools/bench/attention.py --device gpu --table    or --plot FOLDER, or --readme
 
 On a GPU what compiles is compiled for all cells first, in many processes. Rows are written after
 each cell. Every provider runs in a process of its own with the same inputs and threads, and is
@@ -26,7 +26,7 @@ import time
 from functools import partial
 
 import providers
-from harness import gpu_tables, masks, readme, results, tables, warming
+from harness import gpu_readme, gpu_tables, masks, readme, results, tables, warming
 from harness import options as command_line
 from harness.cells import Cell
 from harness.driver import Asked, Effort, run_cell
@@ -99,7 +99,7 @@ def show(options: argparse.Namespace) -> int:
         if options.table:
             print((gpu_tables if on_gpu else tables).markdown(rows))
         if options.readme:
-            changed = readme.write(readme.README, rows)
+            changed = (gpu_readme if on_gpu else readme).write(readme.README, rows)
             print(f"{readme.README}: {'tables written' if changed else 'tables are up to date'}")
         if options.plot:
             if importlib.util.find_spec("matplotlib") is None:

@@ -1,0 +1,228 @@
+"""README's tables and text of a GPU: every number comes from rows of gpu.csv."""
+
+from __future__ import annotations
+
+import csv
+import re
+from statistics import median
+
+import attention
+import pytest
+from harness import gpu_drawing, gpu_readme, readme, results
+from harness.options import RESULTS
+
+TEXT = readme.README.read_text(encoding="utf-8")
+SECTION = TEXT.partition("## Speed and memory\n")[2].partition("\nCPU (")[0]
+ROWS = results.read(RESULTS / "gpu.csv")
+WAYS = ("forward", "backward")
+RIVALS = {"FlexAttention": "torch_flex", "cuDNN": "torch_cudnn", "FA2": "torch_flash"}
+KIB = 1024
+
+
+def table_lines(header: str) -> list[list[str]]:
+    """Return the cells of the table whose header begins so, header first, without the rule."""
+    lines = "".join(SECTION.partition(f"| {header}")[1:]).split("\n\n")[0].splitlines()
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return [cells[0], *cells[2:]]
+
+
+def shape_of(words: str) -> tuple[int, ...]:
+    """Return seqlen, batch, num_heads, num_heads_k and head_dim of a shape in words."""
+    found = re.search(r"(\d+)K x (\d+), (\d+)(?::(\d+))? heads of (\d+)$", words)
+    kib, batch, heads, heads_k, head_dim = found.groups()
+    return int(kib) * KIB, int(batch), int(heads), int(heads_k or heads), int(head_dim)
+
+
+def latest() -> dict[tuple[object, ...], dict[str, str]]:
+    """Return the last right row of each shape, mask, provider and direction in bfloat16."""
+    with (RESULTS / "gpu.csv").open(newline="", encoding="utf-8") as file:
+        return {
+            (
+                tuple(
+                    int(row[name])
+                    for name in ("seqlen", "batch", "num_heads", "num_heads_k", "head_dim")
+                ),
+                row["mask"],
+                row["provider"],
+                row["direction"],
+            ): row
+            for row in csv.DictReader(file)
+            if (row["device"], row["dtype"], row["status"]) == ("NVIDIA H200", "bfloat16", "ok")
+        }
+
+
+LATEST = latest()
+HEADER, *LINES = table_lines("mask, ")
+SHAPES_HEADER, *SHAPES = table_lines("shape ")
+WHOLE = shape_of(HEADER[0])
+CELLS = [
+    (line[0], title, cell)
+    for line in LINES
+    for title, cell in zip(HEADER[1:], line[1:], strict=True)
+]
+
+
+def ratio(shape: tuple[int, ...], mask: str, rival: str, way: str) -> float:
+    times = [float(LATEST[shape, mask, name, way]["wall_ms"]) for name in (rival, "ours")]
+    return times[0] / times[1]
+
+
+def masks_of(shape: tuple[int, ...]) -> list[str]:
+    return [mask for own, mask, name, way in LATEST if (own, name, way) == (shape, "ours", WAYS[0])]
+
+
+@pytest.mark.parametrize(("mask", "title", "cell"), CELLS)
+def test_a_mask_has_rows(mask, title, cell):
+    if title.startswith("ours"):
+        found = [LATEST[WHOLE, mask, "ours", way]["tflops_visible"] for way in WAYS]
+        assert cell == " / ".join(f"{float(text):.0f}" for text in found)
+        return
+    rival = RIVALS[title.removeprefix("over ")]
+    if cell == "-":
+        assert not any((WHOLE, mask, rival, way) in LATEST for way in WAYS)
+    else:
+        assert cell == " / ".join(f"{ratio(WHOLE, mask, rival, way):.2f}x" for way in WAYS)
+
+
+@pytest.mark.parametrize("line", SHAPES, ids=lambda line: line[0])
+def test_a_shape_has_rows(line):
+    shape, masks = shape_of(line[0]), masks_of(shape_of(line[0]))
+    rates = [
+        median(float(LATEST[shape, mask, "ours", way]["tflops_visible"]) for mask in masks)
+        for way in WAYS
+    ]
+    expected = [f"{len(masks)}", " / ".join(f"{rate:.0f}" for rate in rates)]
+    for way in WAYS:
+        found = sorted(ratio(shape, mask, "torch_flex", way) for mask in masks)
+        expected.append(f"{median(found):.2f}x ({found[0]:.2f} to {found[-1]:.2f})")
+    assert line[1:] == expected
+
+
+def test_tables_hold_what_they_should():
+    assert len(LINES) == 12
+    assert {line[0] for line in LINES if line[-2:] != ["-", "-"]} == {"full", "causal"}
+    assert {shape_of(line[0]) for line in SHAPES} == {shape for shape, _, _, _ in LATEST}
+    assert len(re.findall(r"^\| ---", SECTION, re.MULTILINE)) == 2
+
+
+def shown() -> list[dict[str, str]]:
+    """Return the rows that README's numbers come from."""
+    return [
+        row
+        for (shape, _, name, _), row in LATEST.items()
+        if name in ("ours", "torch_flex") or (shape == WHOLE and name in RIVALS.values())
+    ]
+
+
+def test_the_text_names_card_driver_and_torch():
+    found = {tuple(row["versions"].split(", ")[-2:]) for row in shown()}
+    ((torch, driver),) = found
+    assert SECTION.strip().startswith(f"GPU (NVIDIA H200, {driver}, {torch}), bfloat16")
+
+
+def test_the_text_says_how_many_runs_and_how_far_apart():
+    runs = [int(row["runs"]) for row in shown()]
+    assert f"Medians of {min(runs)} to {max(runs)} runs" in SECTION
+    few = {int(row["runs"]) for row in shown() if row["provider"] == "torch_cudnn"}
+    assert f"cuDNN's below of {' or '.join(map(str, sorted(few)))};" in SECTION
+    spread = max(
+        (float(row["wall_ms_p80"]) - float(row["wall_ms_p20"])) / float(row["wall_ms"])
+        for row in shown()
+    )
+    assert f"up to {100 * spread:.0f} % apart" in SECTION
+
+
+def test_the_text_names_where_a_rival_ran_far_below_its_usual_rate():
+    named = re.findall(
+        r"The ([\d.]+) is no merit of ours: at (.*?) FlexAttention's (\w+) of `(\w+)` "
+        r"ran at (\d+) TFLOP/s",
+        SECTION,
+    )
+    slow = []
+    for shape, way in {(shape, way) for shape, _, _, way in LATEST}:
+        rows = [LATEST[shape, mask, "torch_flex", way] for mask in masks_of(shape)]
+        usual = median(float(row["tflops_live"]) for row in rows)
+        for row in rows:
+            if float(row["tflops_live"]) < usual / 2:
+                times = f"{ratio(shape, row['mask'], 'torch_flex', way):.2f}"
+                heads = f"{row['num_heads']} heads of {row['head_dim']}"
+                rate = f"{float(row['tflops_visible']):.0f}"
+                slow.append((times, heads, way, row["mask"], rate))
+    assert sorted(named) == sorted(slow)
+
+
+def test_readme_is_up_to_date(tmp_path):
+    copy = tmp_path / "README.md"
+    copy.write_text(TEXT, encoding="utf-8")
+    assert not gpu_readme.write(copy, ROWS)
+
+
+def edited() -> list[str]:
+    """Return README once for each number of its tables, with that number changed."""
+    copies = []
+    start = TEXT.index(SECTION)
+    for line in re.finditer(r"^\| (?!mask|shape|---).*", SECTION, re.MULTILINE):
+        for number in re.finditer(r"\d+", line[0]):
+            place = start + line.start() + number.start()
+            copies.append(f"{TEXT[:place]}9{TEXT[place:]}")
+    return copies
+
+
+def test_an_edited_number_is_noticed_and_mended(tmp_path):
+    copies = edited()
+    assert len(copies) > 100
+    for text in copies:
+        copy = tmp_path / "README.md"
+        copy.write_text(text, encoding="utf-8")
+        assert gpu_readme.write(copy, ROWS)
+        assert copy.read_text(encoding="utf-8") == TEXT
+
+
+@pytest.mark.parametrize("fields", [{"provider": "torch_cudnn"}, {"seqlen": "131072"}])
+def test_a_missing_row_is_named(fields):
+    rows = [row for row in ROWS if any(row[name] != text for name, text in fields.items())]
+    assert rows != ROWS
+    wanted = {
+        "torch_cudnn": "torch_cudnn, forward, full, 32K x 4, 32 heads of 128",
+        "131072": "ours, forward, causal, 128K x 1, 32 heads of 128",
+    }
+    (value,) = fields.values()
+    with pytest.raises(ValueError, match=f"lacks: {wanted[value]}; measure it first"):
+        gpu_readme.tables(rows)
+
+
+def test_each_row_that_is_shown_is_needed():
+    for row in shown():
+        rows = [one for one in ROWS if one != row]
+        assert len(rows) == len(ROWS) - 1
+        with pytest.raises(ValueError, match="README needs a row that the CSV lacks"):
+            gpu_readme.tables(rows)
+
+
+@pytest.mark.parametrize("status", ["wrong", "error"])
+def test_a_row_that_went_wrong_is_not_shown(status):
+    rows = [{**row, "status": status} if row["provider"] == "torch_flex" else row for row in ROWS]
+    with pytest.raises(ValueError, match="lacks: torch_flex, forward, full"):
+        gpu_readme.tables(rows)
+
+
+def test_rows_of_another_card_change_nothing():
+    others = [{**row, "device": "another card", "wall_ms": "1"} for row in ROWS]
+    assert gpu_readme.tables([*ROWS, *others]) == gpu_readme.tables(ROWS)
+
+
+def test_the_command_says_whether_it_changed_something(tmp_path, monkeypatch, capsys):
+    copy = tmp_path / "README.md"
+    copy.write_text(edited()[0], encoding="utf-8")
+    monkeypatch.setattr(readme, "README", copy)
+    for words in ("tables written", "tables are up to date"):
+        assert attention.main(["--device", "gpu", "--readme"]) == 0
+        assert words in capsys.readouterr().out
+    assert copy.read_text(encoding="utf-8") == TEXT
+
+
+def test_the_drawing_is_of_the_newest_rows():
+    drawn = (RESULTS / f"{gpu_drawing.NAME}.svg").read_text(encoding="utf-8")
+    newest = max(row["date"] for row in LATEST.values())
+    assert f"rows up to {newest}" in drawn
+    assert f"({(RESULTS / gpu_drawing.NAME).relative_to(readme.README.parent)}.svg)" in SECTION
