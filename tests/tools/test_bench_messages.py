@@ -5,8 +5,10 @@ import subprocess
 import sys
 from dataclasses import fields
 from pathlib import Path
+from types import SimpleNamespace
 
 import attention
+import host_time
 import pytest
 from harness import results
 
@@ -73,3 +75,17 @@ def test_memory_says_what_to_install(tmp_path, installed, words):
     assert done.returncode == 2
     assert words in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("missing", "words"),
+    [("torch", "PyTorch: pip install torch"), (None, "a GPU that PyTorch finds")],
+)
+def test_host_time_says_what_it_lacks(missing, words, capsys, monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if missing else object())
+    stand_in = SimpleNamespace(cuda=SimpleNamespace(is_available=lambda: False))
+    for name in ("torch", "capi"):
+        monkeypatch.setitem(sys.modules, name, stand_in)
+    assert host_time.main([]) == 2
+    text = capsys.readouterr().err
+    assert text == f"host_time.py: ERROR: it needs {words}\n"
