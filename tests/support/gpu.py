@@ -115,9 +115,10 @@ def run(
 ) -> Results:
     """Return what the C door gives, with results and workspaces poisoned and fenced before.
 
-    With `fresh` workspaces are what the allocator gives, and nothing is fenced, for tools that watch
-    memory; results are poisoned, since initcheck does not see what the copy engine writes.
-    `deterministic` is for the backward. `forward_kernels` are the only ones for the forward; None: those chosen before.
+    With `fresh` workspaces are what the allocator gives, and nothing is fenced, for tools that
+    watch memory; results are poisoned, since initcheck does not see what the copy engine writes.
+    `deterministic` is for the backward. `forward_kernels` are the only ones for the forward; None:
+    those chosen before.
     """
     query, key, value, grad_out = (tensor(array, dtype) for array in inputs[:4])
     grad_lse = tensor(inputs.grad_lse)
