@@ -108,7 +108,7 @@ def test_all_rows_were_right():
 def test_readme_is_up_to_date(tmp_path):
     copy = tmp_path / "README.md"
     copy.write_text(TEXT, encoding="utf-8")
-    assert not readme.put(copy, [summary.readme_table(GPU, CPU)], summary.HEADER)
+    assert not readme.put(copy, {summary.HEADER: summary.readme_table(GPU, CPU)})
 
 
 def test_an_edited_number_is_noticed_and_mended(tmp_path):
@@ -118,7 +118,7 @@ def test_an_edited_number_is_noticed_and_mended(tmp_path):
             place = line.start() + number.start()
             copy = tmp_path / "README.md"
             copy.write_text(f"{TEXT[:place]}9{TEXT[place:]}", encoding="utf-8")
-            assert readme.put(copy, [summary.readme_table(GPU, CPU)], summary.HEADER)
+            assert readme.put(copy, {summary.HEADER: summary.readme_table(GPU, CPU)})
             assert copy.read_text(encoding="utf-8") == TEXT
             copies += 1
     assert copies > 50

@@ -144,7 +144,7 @@ def show(options: argparse.Namespace) -> int:
         print(summary.long_table(rows.read(options.csv), options.device))
     if options.readme:
         gpu, cpu = (rows.read(csv_of(device)) for device in ("gpu", "cpu"))
-        changed = readme.put(readme.README, [summary.readme_table(gpu, cpu)], summary.HEADER)
+        changed = readme.put(readme.README, {summary.HEADER: summary.readme_table(gpu, cpu)})
         print(f"{readme.README}: {'table written' if changed else 'table is up to date'}")
         if importlib.util.find_spec("matplotlib") is None:
             raise ValueError("the drawing needs matplotlib: pip install matplotlib")

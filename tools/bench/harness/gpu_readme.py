@@ -65,7 +65,7 @@ def tables(rows: Rows) -> list[str]:
 
 def write(path: Path, rows: Rows) -> bool:
     """Put the tables into a file in place of those with the same header; tell if it changed."""
-    return readme.put(path, tables(rows))
+    return readme.put(path, {table.partition("\n")[0]: table for table in tables(rows)})
 
 
 def _by_mask(group: Group) -> str:

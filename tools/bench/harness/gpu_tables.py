@@ -8,6 +8,7 @@ from itertools import groupby
 
 from harness import targets
 from harness.cells import BACKWARD, BACKWARD_TIMES_FORWARD, DIRECTIONS, FORWARD
+from harness.readme import length
 from harness.readme import markdown as table
 from harness.results import NOT_APPLICABLE, OK
 from harness.suite import GPU_MASKS
@@ -17,7 +18,6 @@ Rows = Sequence[dict[str, str]]
 SHAPE = ("device", "seqlen", "batch", "num_heads", "num_heads_k", "head_dim", "dtype")
 NUMBERS = ("seqlen", "batch", "num_heads", "num_heads_k", "head_dim")
 DETERMINISTIC, FLEX = "ours_deterministic", "torch_flex"
-KIB = 1024
 BOTH = "both"
 COLUMNS = (*DIRECTIONS, BOTH)
 NOTHING = "-"
@@ -87,9 +87,8 @@ def by_shape(rows: Rows) -> dict[tuple[str, ...], Figures]:
 
 def words(fields: Mapping[str, str]) -> str:
     """Return a shape in a few words: "32K x 4, 32:4 heads of 128"."""
-    seqlen = int(fields["seqlen"])
-    length = f"{seqlen // KIB}K" if seqlen % KIB == 0 else f"{seqlen}"
-    return f"{length} x {fields['batch']}, {_heads(fields)} heads of {fields['head_dim']}"
+    rows = f"{length(int(fields['seqlen']))} x {fields['batch']}"
+    return f"{rows}, {_heads(fields)} heads of {fields['head_dim']}"
 
 
 def markdown(rows: Rows) -> str:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from harness.drawings import figure, save
+from harness.readme import length
 
 from train_steps.cells import DENSE, FLEX, OURS, ROLES
 from train_steps.layouts import LAYOUTS
-from train_steps.summary import ROLE_WORDS, WORDS, Figures, Rows, length
+from train_steps.summary import ROLE_WORDS, WORDS, Figures, Rows
 
 NAME = "training_by_length"
 STYLES = {OURS: ("#b3261e", "o"), DENSE: ("#e07a1f", "D"), FLEX: ("#6a4c93", "v")}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import product
 
-from harness.readme import markdown
+from harness.readme import length, lengths, markdown
 
 from train_steps.cells import DENSE, FLEX, KIB, OURS, ROLES
 from train_steps.layouts import LAYOUTS
@@ -146,16 +146,6 @@ def long_table(rows: Rows, device: str) -> str:
                 )
             lines.append(cells)
     return markdown(lines)
-
-
-def lengths(seqlens: Sequence[int]) -> str:
-    """Return "32K / 64K"."""
-    return " / ".join(map(length, seqlens))
-
-
-def length(seqlen: int) -> str:
-    """Return "32K"."""
-    return f"{seqlen // KIB}K"
 
 
 def _speed(row: dict[str, str] | None) -> str:
