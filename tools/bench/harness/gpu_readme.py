@@ -16,6 +16,7 @@ from harness.tables import OURS
 CARD = "NVIDIA H200"  # README has the rows of this one
 GROUPS = ("32k", "8k", "128k", "hdim64", "hdim256", "gqa")
 WHOLE = GROUPS[0]  # with every mask, in a table of its own
+SHAPES = "shape (masks)"  # how the table of shapes begins
 DENSE = ("full", "causal")  # all that PyTorch's backends know
 RIVALS = {
     FLEX: ("FlexAttention", tuple(PRESETS)),
@@ -58,14 +59,19 @@ class Group:
         return found
 
 
-def tables(rows: Rows) -> list[str]:
-    """Return README's tables; a row that is missing is a ValueError."""
-    return [_by_mask(Group(rows, WHOLE)), _by_shape([Group(rows, name) for name in GROUPS])]
+def tables(rows: Rows) -> dict[str, str]:
+    """Return README's tables by how they begin; a row that is missing is a ValueError."""
+    groups = {name: Group(rows, name) for name in GROUPS}
+    whole = groups[WHOLE]
+    return {
+        f"| mask, {whole.words} |": _by_mask(whole),
+        f"| {SHAPES} |": _by_shape(list(groups.values())),
+    }
 
 
 def write(path: Path, rows: Rows) -> bool:
-    """Put the tables into a file in place of those with the same header; tell if it changed."""
-    return readme.put(path, {table.partition("\n")[0]: table for table in tables(rows)})
+    """Put the tables into a file in place of those that begin alike; tell if it changed."""
+    return readme.put(path, tables(rows))
 
 
 def _by_mask(group: Group) -> str:
@@ -86,15 +92,13 @@ def _by_mask(group: Group) -> str:
 
 
 def _by_shape(groups: list[Group]) -> str:
-    titles = ["shape", "masks", "ours, TFLOP/s"]
-    titles += [f"over FlexAttention, {way}" for way in DIRECTIONS]
-    body = []
+    columns = [[SHAPES, "ours, TFLOP/s", *(f"over FlexAttention, {way}" for way in DIRECTIONS)]]
     for group in groups:
         rates = zip(*map(group.rates, group.masks), strict=True)
         ratios = zip(*(group.ratios(mask, FLEX) for mask in group.masks), strict=True)
-        line = [group.words, f"{len(group.masks)}", _pair(_rate, list(map(median, rates)))]
-        body.append([*line, *map(_range, ratios)])
-    return readme.markdown([titles, *body])
+        title = f"{group.words} ({len(group.masks)})"
+        columns.append([title, _pair(_rate, list(map(median, rates))), *map(_range, ratios)])
+    return readme.markdown(list(zip(*columns, strict=True)))
 
 
 def _range(ratios: tuple[float, ...]) -> str:
