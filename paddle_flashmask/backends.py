@@ -20,7 +20,6 @@ KERNEL_LINE = re.compile(
     r"(?P<name>\w+)(?: \(compute capability (?P<major>\d+)\.(?P<minor>\d)(?P<newer> or newer)?\))?:"
     r"(?P<dtypes>[ \w]+), head_dim a multiple of (?P<multiple>\d+) up to (?P<most>\d+)"
     r"(?:, (?P<only>forward|backward))?(?P<splits_keys>, keys split for few rows)?"
-    r"(?P<on_request>, on request)?"
 )
 PASSES = ("forward", "backward")
 ANY_CAPABILITY = (sys.maxsize, 0)
@@ -40,7 +39,6 @@ class Kernel:
         head_dim_multiple: head_dim must be a multiple of it.
         max_head_dim: and at most this.
         passes: forward, backward or both.
-        on_request: whether it serves only who asks for it by name.
         splits_keys: whether it goes before newer kernels in forward calls with few rows.
     """
 
@@ -51,7 +49,6 @@ class Kernel:
     head_dim_multiple: int
     max_head_dim: int
     passes: tuple[str, ...]
-    on_request: bool
     splits_keys: bool = False
 
     def serves(
@@ -61,7 +58,7 @@ class Kernel:
 
         `only` names the GPU kernels that may be used, see `_ops.set_gpu_kernels`.
         """
-        is_allowed = self.name in (CPU, only) or (only == AUTO and not self.on_request)
+        is_allowed = self.name in (CPU, only) or only == AUTO
         is_device = (self.name == CPU) == (capability == (0, 0))
         is_size = 0 < head_dim <= self.max_head_dim and head_dim % self.head_dim_multiple == 0
         runs_there = self.capability <= capability <= self.max_capability
@@ -85,7 +82,6 @@ def registered_kernels() -> list[Kernel]:
                 head_dim_multiple=int(match["multiple"]),
                 max_head_dim=int(match["most"]),
                 passes=PASSES if match["only"] is None else (match["only"],),
-                on_request=match["on_request"] is not None,
                 splits_keys=match["splits_keys"] is not None,
             )
         )

@@ -132,8 +132,13 @@ def backward(
         dq, dk, dv = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
     else:
         dq, dk, dv = grads
+        for name, grad, of in (("dq", dq, q), ("dk", dk, k), ("dv", dv, v)):
+            _require_alike(name, grad, of)
+    if grad_out is not None:
+        _require_alike("grad_out", grad_out, q)
     lse_pointer = 0
     if grad_softmax_lse is not None:
+        _require_lse("grad_softmax_lse", grad_softmax_lse, q)
         grad_softmax_lse = grad_softmax_lse.contiguous()  # bound until the call is made
         lse_pointer = grad_softmax_lse.data_ptr()
     sizes = _sizes(q, k, startend_row_indices, causal, softmax_scale, deterministic)
@@ -160,6 +165,27 @@ def workspace_bytes(
 ) -> int:
     """Return how much memory a call of `name`, forward or backward, works in."""
     return _workspace_bytes(name, _sizes(q, k, startend_row_indices, causal, None, deterministic))
+
+
+def _require_alike(name: str, tensor: torch.Tensor, of: torch.Tensor) -> None:
+    """Raise if a tensor differs in shape, dtype or device from another."""
+    wanted = (of.shape, of.dtype, of.get_device())
+    if (tensor.shape, tensor.dtype, tensor.get_device()) != wanted:
+        raise ValueError(
+            f"{name} must be {list(of.shape)}, {of.dtype} on {of.device}; "
+            f"got {list(tensor.shape)}, {tensor.dtype} on {tensor.device}"
+        )
+
+
+def _require_lse(name: str, lse: torch.Tensor, q: torch.Tensor) -> None:
+    """Raise if what has a number for each row and head of q is not that."""
+    batch, seqlen_q, num_heads, _ = q.shape
+    wanted = ((batch, num_heads, seqlen_q), torch.float32, q.get_device())
+    if (lse.shape, lse.dtype, lse.get_device()) != wanted:
+        raise ValueError(
+            f"{name} must be {list(wanted[0])}, float32 on {q.device}; "
+            f"got {list(lse.shape)}, {lse.dtype} on {lse.device}"
+        )
 
 
 def _view(name: str, tensor: torch.Tensor) -> View:
@@ -224,11 +250,21 @@ def _tensors(
 ) -> tuple[int, ...]:
     """Return what TENSORS begins with, up to softmax_lse."""
     device = q.get_device()
-    for name, tensor in (("k", k), ("v", v), ("out", out), ("softmax_lse", lse)):
+    batch, _, _, head_dim = q.shape
+    if k.shape != v.shape or (k.shape[0], k.shape[3]) != (batch, head_dim):
+        raise ValueError(
+            f"k and v must both be [{batch}, Sk, Hk, {head_dim}]; "
+            f"got {list(k.shape)} and {list(v.shape)}"
+        )
+    for name, tensor in (("k", k), ("v", v)):
         if tensor.get_device() != device:
             raise ValueError(f"{name} must be on {q.device} as q is; got {tensor.device}")
     if k.dtype != q.dtype or v.dtype != q.dtype:
         raise TypeError(f"q, k and v must have one dtype; got {q.dtype}, {k.dtype}, {v.dtype}")
+    _require_alike("out", out, q)
+    _require_lse("softmax_lse", lse, q)
+    if not lse.is_contiguous():
+        raise ValueError(f"softmax_lse must be contiguous; got strides {list(lse.stride())}")
     pointer = 0
     if indices is not None:
         if indices.get_device() != device:
@@ -267,6 +303,8 @@ def _run(
         workspace = torch.empty(max(1, size), dtype=torch.uint8, device=q.device)
     elif workspace.numel() * workspace.element_size() < size:
         raise ValueError(f"workspace must have {size} bytes; got {list(workspace.shape)}")
+    elif workspace.get_device() != q.get_device():
+        raise ValueError(f"workspace must be on {q.device} as q is; got {workspace.device}")
     stream, threads = 0, 1
     if q.is_cuda:
         # The public way makes an object of Python first, a microsecond.

@@ -121,7 +121,13 @@ def architectures() -> list[str]:
             "unset one"
         )
     names = re.split(r"[\s,;]+", (ours or paddles or DEFAULT_ARCHS).strip(" ,;"))
-    return list(dict.fromkeys(_code_name(name) for name in names))
+    codes = list(dict.fromkeys(_code_name(name) for name in names))
+    if {"sm_90", "sm_90a"} <= set(codes):
+        raise CudaError(
+            "90 and 90a must not both be named: a GPU of 9.0 could load code of the former, which "
+            f"lacks what the latter's kernels need; got {', '.join(codes)}"
+        )
+    return codes
 
 
 def _code_name(name: str) -> str:

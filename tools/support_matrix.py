@@ -41,7 +41,6 @@ FIELDS = (
     "backward",
     "forward_workspace",
     "backward_workspace",
-    "on_request",
     "goes_first",
 )
 # Where they have run: what no source can tell.
@@ -77,7 +76,6 @@ class Kernel:
     most_head_dim: int
     has_forward: bool
     has_backward: bool
-    on_request: bool
     splits_keys: bool
 
     def describe(self) -> str:
@@ -94,7 +92,7 @@ class Kernel:
             text += ", backward"
         if self.splits_keys:
             text += ", keys split for few rows"
-        return text + (", on request" if self.on_request else "")
+        return text
 
 
 def capability_text(capability: int) -> str:
@@ -126,7 +124,7 @@ def constants_of(source: Path) -> dict[str, str]:
 
 def kernel_of(fields: Sequence[str], constants: dict[str, str], source: Path) -> Kernel:
     """Return what an initialiser says; a ValueError if it is written in another way."""
-    if not len(FIELDS) - 2 <= len(fields) <= len(FIELDS):
+    if not len(FIELDS) - 1 <= len(fields) <= len(FIELDS):
         raise ValueError(f"{source}: a registration has {len(fields)} fields, not {len(FIELDS)}")
     given = dict(zip(FIELDS, fields, strict=False))
 
@@ -143,7 +141,6 @@ def kernel_of(fields: Sequence[str], constants: dict[str, str], source: Path) ->
         most_head_dim=number("most_head_dim"),
         has_forward=given["forward"] != NONE,
         has_backward=given["backward"] != NONE,
-        on_request=given.get("on_request") == "true",
         splits_keys=given.get("goes_first", NONE) != NONE,
     )
 
@@ -173,17 +170,11 @@ def head_dims(kernels: Sequence[Kernel]) -> str:
 
 
 def pass_text(kernels: Sequence[Kernel], all_dims: str) -> str:
-    """Return whether a pass is there: yes, on request, or up to which head dim."""
+    """Return whether a pass is there: yes, no, or up to which head dim."""
     if not kernels:
         return "no"
     most = max(kernel.most_head_dim for kernel in kernels)
-    usual = max((kernel.most_head_dim for kernel in kernels if not kernel.on_request), default=0)
-    if 0 < usual < most:
-        return f"up to {usual}; up to {most} on request"
-    text = "yes" if head_dims(kernels) == all_dims else f"up to {most}"
-    if all(kernel.on_request for kernel in kernels):
-        return "on request" if text == "yes" else f"{text}, on request"
-    return text
+    return "yes" if head_dims(kernels) == all_dims else f"up to {most}"
 
 
 def rows() -> Iterator[tuple[str, ...]]:

@@ -5,6 +5,9 @@
 #include "core/params.h"
 #include "core/status.h"
 
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
 #include <string>
 #include <type_traits>
 
@@ -66,12 +69,16 @@ Status FillInputs(const flashmask_call& call, Params* params) {
                                    std::to_string(call.dtype));
   }
   params->dtype = static_cast<DataType>(call.dtype);
+  if (!std::isfinite(call.softmax_scale)) {
+    return Status::InvalidArgument("softmax_scale must be finite; got " +
+                                   std::to_string(call.softmax_scale));
+  }
   params->softmax_scale = call.softmax_scale;
   params->mask = {call.startend_row_indices,
                   call.index_width,
                   call.causal != 0,
-                  call.window_left,
-                  call.window_right};
+                  std::min<int64_t>(call.window_left, INT32_MAX),  // sums of these stay in range
+                  std::min<int64_t>(call.window_right, INT32_MAX)};
   params->query = ViewOf(call.query);
   params->key = ViewOf(call.key);
   params->value = ViewOf(call.value);
@@ -155,7 +162,7 @@ const char* flashmask_forward(const flashmask_call* call) {
   return WithKernel<ForwardParams>(
       call,
       flashmask::FillInputs<ForwardParams>,
-      [](const Kernel& kernel, const ForwardParams& params) { return kernel.forward(params); });
+      [](const Kernel& kernel, const ForwardParams& params) { return Start(kernel, params); });
 }
 
 const char* flashmask_backward_workspace(const flashmask_call* call, int64_t* bytes) {
@@ -173,5 +180,5 @@ const char* flashmask_backward(const flashmask_call* call) {
   return WithKernel<BackwardParams>(
       call,
       flashmask::FillBackward,
-      [](const Kernel& kernel, const BackwardParams& params) { return kernel.backward(params); });
+      [](const Kernel& kernel, const BackwardParams& params) { return Start(kernel, params); });
 }

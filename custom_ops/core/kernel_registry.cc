@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <initializer_list>
 #include <tuple>
 
 namespace flashmask {
@@ -19,7 +20,7 @@ std::atomic<const char*> only_gpu_kernels{nullptr};
 bool IsAllowed(const Kernel& kernel) {
   const char* only = only_gpu_kernels;
   if (kernel.device == Device::kCpu) return true;
-  return only == nullptr ? !kernel.on_request : std::string(only) == kernel.name;
+  return only == nullptr || std::string(only) == kernel.name;
 }
 
 bool Serves(const Kernel& kernel, Target target, Pass pass, DataType dtype, int64_t head_dim) {
@@ -54,6 +55,53 @@ std::string DescribeTarget(Target target) {
   return target.device == Device::kCpu ? "the CPU" : CapabilityText(target.compute_capability);
 }
 
+// What GPU kernels move at once, and what their workspace starts at a multiple of.
+constexpr int64_t kMovedBytes = 16;
+constexpr int64_t kMovedElements = 8;  // of 16 bits; they have no others
+constexpr int64_t kWorkspaceAlignment = 256;
+
+bool IsMultiple(const void* pointer, int64_t of) {
+  return reinterpret_cast<uintptr_t>(pointer) % static_cast<uintptr_t>(of) == 0;
+}
+
+// The stride of an axis of one element is never used.
+bool MayMove(const TensorView& view, int64_t batch, int64_t rows, int64_t heads) {
+  const auto fits = [](int64_t count, int64_t stride) {
+    return count <= 1 || stride % kMovedElements == 0;
+  };
+  return IsMultiple(view.data, kMovedBytes) && fits(batch, view.batch_stride) &&
+         fits(rows, view.row_stride) && fits(heads, view.head_stride);
+}
+
+struct NamedView {
+  const char* name;
+  const TensorView& view;
+  bool has_keys;  // rows and heads of keys, not of queries
+};
+
+Status CheckGpuTensors(const AttentionSizes& sizes,
+                       const Execution& execution,
+                       std::initializer_list<NamedView> tensors) {
+  if (!IsMultiple(execution.workspace, kWorkspaceAlignment)) {
+    return Status::InvalidArgument("workspace must start at a multiple of " +
+                                   std::to_string(kWorkspaceAlignment) + " bytes");
+  }
+  for (const NamedView& tensor : tensors) {
+    const int64_t rows = tensor.has_keys ? sizes.seqlen_k : sizes.seqlen_q;
+    const int64_t heads = tensor.has_keys ? sizes.num_heads_k : sizes.num_heads;
+    const TensorView& view = tensor.view;
+    if (sizes.batch == 0 || rows == 0 || MayMove(view, sizes.batch, rows, heads)) continue;
+    return Status::InvalidArgument(
+        std::string(tensor.name) + " must on a GPU start at a multiple of " +
+        std::to_string(kMovedBytes) + " bytes and have strides that are multiples of " +
+        std::to_string(kMovedElements) + " elements; got strides " +
+        std::to_string(view.batch_stride) + ", " + std::to_string(view.row_stride) + " and " +
+        std::to_string(view.head_stride) +
+        (IsMultiple(view.data, kMovedBytes) ? "" : " and an address that is no such multiple"));
+  }
+  return Status::Ok();
+}
+
 }  // namespace
 
 KernelRegistration::KernelRegistration(const Kernel& kernel) { Kernels().push_back(kernel); }
@@ -76,6 +124,32 @@ Status FindKernel(Target target,
                              DataTypeName(dtype) + " and head_dim " +
                              std::to_string(sizes.head_dim) + restriction +
                              "; there is: " + DescribeKernels());
+}
+
+Status Start(const Kernel& kernel, const ForwardParams& params) {
+  if (kernel.device == Device::kCpu) return kernel.forward(params);
+  const Status checked = CheckGpuTensors(params.sizes,
+                                         params.execution,
+                                         {{"query", params.query, false},
+                                          {"key", params.key, true},
+                                          {"value", params.value, true},
+                                          {"out", params.out, false}});
+  return checked.ok() ? kernel.forward(params) : checked;
+}
+
+Status Start(const Kernel& kernel, const BackwardParams& params) {
+  if (kernel.device == Device::kCpu) return kernel.backward(params);
+  const Status checked = CheckGpuTensors(params.sizes,
+                                         params.execution,
+                                         {{"query", params.query, false},
+                                          {"key", params.key, true},
+                                          {"value", params.value, true},
+                                          {"out", params.out, false},
+                                          {"grad_out", params.grad_out, false},
+                                          {"grad_query", params.grad_query, false},
+                                          {"grad_key", params.grad_key, true},
+                                          {"grad_value", params.grad_value, true}});
+  return checked.ok() ? kernel.backward(params) : checked;
 }
 
 Status RestrictGpuKernels(const std::string& name) {
@@ -116,7 +190,6 @@ std::string DescribeKernels() {
     if (kernel.backward == nullptr) text += ", forward";
     if (kernel.forward == nullptr) text += ", backward";
     if (kernel.goes_first != nullptr) text += ", keys split for few rows";
-    if (kernel.on_request) text += ", on request";
   }
   return text;
 }

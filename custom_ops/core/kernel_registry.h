@@ -36,7 +36,6 @@ struct Kernel {
   // Bytes of device memory that `execution.workspace` must have; null: none.
   size_t (*forward_workspace)(const ForwardParams&);
   size_t (*backward_workspace)(const BackwardParams&);
-  bool on_request = false;  // found only if RestrictGpuKernels names it: not tested enough yet
   // Forward calls that it serves better than newer architectures' kernels do; null: none.
   bool (*goes_first)(const AttentionSizes&) = nullptr;
 };
@@ -53,6 +52,11 @@ Status FindKernel(Target target,
                   DataType dtype,
                   const AttentionSizes& sizes,
                   const Kernel** found);
+
+// Starts a kernel, once its tensors are known to lie as its device wants them. The workspace, if it
+// needs one, is as long as it asked for.
+Status Start(const Kernel& kernel, const ForwardParams& params);
+Status Start(const Kernel& kernel, const BackwardParams& params);
 
 // Lets FindKernel see only the GPU kernels of this name, for tests and comparisons; "auto": all.
 Status RestrictGpuKernels(const std::string& name);

@@ -59,7 +59,7 @@ std::vector<paddle::Tensor> Forward(const paddle::Tensor& query,
   const bool needs_memory = kernel.forward_workspace != nullptr;
   Workspace workspace(needs_memory ? kernel.forward_workspace(params) : 0, query);
   params.execution.workspace = workspace.data();
-  RequireOk(kernel.forward(params));
+  RequireOk(Start(kernel, params));
   return {out, softmax_lse};
 }
 
@@ -152,7 +152,7 @@ std::vector<paddle::Tensor> Backward(const paddle::Tensor& query,
   const bool needs_memory = kernel.backward_workspace != nullptr;
   Workspace workspace(needs_memory ? kernel.backward_workspace(params) : 0, query);
   params.execution.workspace = workspace.data();
-  RequireOk(kernel.backward(params));
+  RequireOk(Start(kernel, params));
   return {grad_query, grad_key, grad_value};
 }
 

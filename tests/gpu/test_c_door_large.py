@@ -162,7 +162,9 @@ def test_tensors_beyond_2_to_the_31_elements_give_each_head_its_own_bits(seed):
 class Problem:
     """One call with memory of its own for all results."""
 
-    def __init__(self, seed: int, length: int = 1500, head_dim: int = 128) -> None:
+    def __init__(
+        self, seed: int, head_dim: int, deterministic: bool = False, length: int = 1500
+    ) -> None:
         generator = torch.Generator("cuda").manual_seed(seed)
         rng = np.random.default_rng(seed)
         shape = (2, length, 4, head_dim)
@@ -171,6 +173,7 @@ class Problem:
         )
         mask = cases.MASKS["four"](rng, 2, 1, length, length)
         self.common = (gpu.indices_tensor(mask), mask.causal)
+        self.deterministic = deterministic
         self.out = torch.full_like(self.query, torch.nan)
         self.lse = torch.full((2, 4, length), torch.nan, device="cuda")
         self.grads = tuple(
@@ -178,7 +181,9 @@ class Problem:
         )
         self.memory = {
             name: torch.empty(
-                capi.workspace_bytes(name, self.query, self.key, *self.common),
+                capi.workspace_bytes(
+                    name, self.query, self.key, *self.common, deterministic=deterministic
+                ),
                 dtype=torch.uint8,
                 device="cuda",
             )
@@ -203,13 +208,22 @@ class Problem:
             self.out,
             self.lse,
             *self.common,
+            None,
+            self.deterministic,
             grads=self.grads,
             workspace=self.memory["backward"],
         )
 
     def results(self) -> list[torch.Tensor]:
-        """All but the gradient of query, whose bits may change from run to run."""
-        return [x.clone() for x in (self.out, self.lse, *self.grads[1:])]
+        """All but the gradient of query where its bits may change from run to run."""
+        gradients = self.grads if self.deterministic else self.grads[1:]
+        return [x.clone() for x in (self.out, self.lse, *gradients)]
+
+
+ways = pytest.mark.parametrize(
+    ("head_dim", "deterministic"),
+    [(64, False), (96, True), (128, False), (128, True), (192, False), (256, True)],
+)
 
 
 def assert_equal(ours: list[torch.Tensor], right: list[torch.Tensor]) -> None:
@@ -218,8 +232,9 @@ def assert_equal(ours: list[torch.Tensor], right: list[torch.Tensor]) -> None:
         assert torch.equal(mine, other)
 
 
-def test_calls_on_two_streams_do_not_disturb_each_other(seed):
-    problems = [Problem(seed), Problem(seed + 1)]
+@ways
+def test_calls_on_two_streams_do_not_disturb_each_other(head_dim, deterministic, seed):
+    problems = [Problem(seed + i, head_dim, deterministic) for i in range(2)]
     alone = []
     for problem in problems:
         problem.run()
@@ -239,8 +254,9 @@ def test_calls_on_two_streams_do_not_disturb_each_other(seed):
         assert_equal(problem.results(), right)
 
 
-def test_a_captured_graph_replays_on_new_inputs(seed):
-    problem, other = Problem(seed), Problem(seed + 1)
+@ways
+def test_a_captured_graph_replays_on_new_inputs(head_dim, deterministic, seed):
+    problem, other = (Problem(seed + i, head_dim, deterministic) for i in range(2))
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):

@@ -116,7 +116,7 @@ def test_gradients_match_dense(mask, lengths, head_dim, rng):
 
 
 # Few and small: tools/sanitize.sh runs these.
-@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize("head_dim", [64, 96, 128])
 @pytest.mark.parametrize("mask", ["causal", "two", "four"])
 def test_gradients_in_fresh_memory_match_dense(mask, head_dim, rng):
     case = AttentionCase(

@@ -29,7 +29,7 @@ def assert_same_bits(ours: Results, others: Results) -> None:
 
 
 @pytest.mark.parametrize("heads", [1, 2, 6], ids=lambda heads: f"masks_{heads}")
-@pytest.mark.parametrize("head_dim", [40, 64, 72, 96, 128])
+@pytest.mark.parametrize("head_dim", [40, 64, 72, 88, 96, 104, 120, 128])
 @pytest.mark.parametrize("name", ["none", "causal", "window", *cases.RANDOM_FORMS])
 def test_deterministic_gradients_match_dense_and_repeat_to_the_bit(name, head_dim, heads, rng):
     case = AttentionCase(
@@ -90,16 +90,19 @@ def test_long_sequences_agree_with_the_sm80_kernels(name, head_dim, rng):
 # Many sections of heads, the last smaller than the others; rows and columns end within a step.
 @pytest.mark.parametrize("deterministic", [False, True], ids=["any_order", "deterministic"])
 @pytest.mark.parametrize("absent", ["none", "grad_out"])
-@pytest.mark.parametrize(("heads", "heads_k"), [(43, 43), (42, 21)])
+@pytest.mark.parametrize(("heads", "heads_k", "masks"), [(43, 43, 1), (42, 21, 1), (42, 21, 42)])
 @pytest.mark.parametrize("head_dim", [56, 64, 96, 128])
-def test_many_heads_agree_with_the_sm80_kernels(head_dim, heads, heads_k, absent, deterministic):
+def test_many_heads_agree_with_the_sm80_kernels(
+    head_dim, heads, heads_k, masks, absent, deterministic
+):
     length = 4001
     query, key, value = (
         torch.randn((2, length, count, head_dim), device="cuda", dtype=torch.bfloat16)
         for count in (heads, heads_k, heads_k)
     )
-    starts = torch.arange(length, dtype=torch.int32, device="cuda") + 700
-    indices = starts[None, None, :, None].expand(2, 1, -1, 1).contiguous()
+    windows = 700 + 40 * torch.arange(masks, dtype=torch.int32, device="cuda")
+    starts = torch.arange(length, dtype=torch.int32, device="cuda") + windows[:, None]
+    indices = starts[None, :, :, None].expand(2, -1, -1, 1).contiguous()
     arguments = (query, key, value)
     out, lse = capi.forward(*arguments, indices, True)
     grad_lse = torch.randn_like(lse)

@@ -13,7 +13,19 @@ from support.paper_masks import MAKERS, paper_mask
 pytestmark = pytest.mark.gpu
 
 KERNELS = "sm90a"
-HEAD_DIMS = (72, 96, 136, 192, 200, 256)  # a part and the whole of what is computed
+HEAD_DIMS = (
+    72,
+    88,
+    96,
+    104,
+    136,
+    152,
+    192,
+    200,
+    216,
+    248,
+    256,
+)  # a part and the whole of what is computed
 LENGTHS = ((1, 1), (63, 65), (127, 257), (129, 64), (257, 383), (640, 193))
 RUNS = 4
 

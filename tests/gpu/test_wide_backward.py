@@ -14,7 +14,7 @@ from support.paper_masks import MAKERS, paper_mask
 pytestmark = pytest.mark.gpu
 
 KERNELS = "sm90a"
-HEAD_DIMS = (136, 192, 200, 256)  # a part and the whole of what is computed
+HEAD_DIMS = (136, 152, 192, 200, 216, 248, 256)  # a part and the whole of what is computed
 WHOLE = (192, 256)
 LENGTHS = ((1, 1), (63, 65), (127, 257), (129, 64), (257, 383), (640, 193), (1, 300), (300, 1))
 RUNS = 4

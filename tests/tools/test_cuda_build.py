@@ -137,6 +137,13 @@ def test_wrong_architecture_raises(text, monkeypatch):
         cuda_build.architectures()
 
 
+@pytest.mark.parametrize("text", ["90 90a", "90a;80;9.0"])
+def test_code_that_lacks_what_hopper_kernels_need_is_not_built_beside_them(text, monkeypatch):
+    monkeypatch.setenv("FLASHMASK_ARCHS", text)
+    with pytest.raises(cuda_build.CudaError, match="90 and 90a must not both be named"):
+        cuda_build.architectures()
+
+
 def test_two_lists_of_architectures_raise(monkeypatch):
     monkeypatch.setenv("FLASHMASK_ARCHS", "80")
     monkeypatch.setenv("PADDLE_CUDA_ARCH_LIST", "8.0")

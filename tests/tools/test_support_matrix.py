@@ -65,13 +65,13 @@ def test_a_new_kernel_gets_a_row(tmp_path, monkeypatch):
     )
 
 
-def test_head_dims_on_request_are_told_apart():
+def test_head_dims_without_a_pass_are_told():
     kernels = support_matrix.registered_kernels()
     one = next(kernel for kernel in kernels if kernel.name == "sm80" and kernel.has_backward)
-    small = dataclasses.replace(one, most_head_dim=64)
-    large = dataclasses.replace(one, most_head_dim=128, on_request=True)
-    assert support_matrix.pass_text([small, large], "64, 128") == "up to 64; up to 128 on request"
-    assert support_matrix.pass_text([large], "128") == "on request"
+    small, large = (dataclasses.replace(one, most_head_dim=size) for size in (64, 128))
+    assert support_matrix.pass_text([small, large], "64, 128") == "yes"
+    assert support_matrix.pass_text([small], "64, 128") == "up to 64"
+    assert support_matrix.pass_text([], "64, 128") == "no"
 
 
 def test_the_library_here_describes_its_kernels_as_the_sources_do():

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import os
 import statistics
 import sys
 import time
@@ -25,7 +26,8 @@ from unittest import mock
 MICRO = 1e6
 HEADS, LENGTH = 2, 256
 HEAD_DIMS = (64, 128, 256)
-KERNELS = ("sm80", "sm90a")
+KERNELS = {"sm80": ((8, 0), (99, 0)), "sm90a": ((9, 0), (9, 0))}  # from, to compute capability
+RESTRICTION = "FLASHMASK_GPU_KERNELS"  # what the library is restricted to without us
 WORKSPACE_BYTES = 1 << 24  # more than any of these calls works in
 HEADER = ("kernels", "head_dim", "call", "C interface", "tools/capi.py")
 Call = Callable[..., Any]
@@ -48,9 +50,8 @@ def main(arguments: list[str] | None = None) -> int:
         print("host_time.py: ERROR: it needs a GPU that PyTorch finds", file=sys.stderr)
         return 2
     print(row(HEADER), row(["---"] * len(HEADER)), sep="\n")
-    capability = 10 * torch.cuda.get_device_capability()[0]
-    for kernels in KERNELS:
-        if int(kernels[2:4]) > capability:
+    for kernels, (least, most) in KERNELS.items():
+        if kernels not in capi.info() or not least <= torch.cuda.get_device_capability() <= most:
             continue
         capi.use_kernels(kernels)
         for head_dim in HEAD_DIMS:
@@ -58,7 +59,7 @@ def main(arguments: list[str] | None = None) -> int:
                 both = (prepared(capi, torch, call), call)
                 found = [median(each, options.calls, options.loops, torch) for each in both]
                 print(row([kernels, str(head_dim), way, *(f"{x:.1f}" for x in found)]), flush=True)
-    capi.use_kernels("auto")
+    capi.use_kernels(os.environ.get(RESTRICTION, "auto"))
     return 0
 
 

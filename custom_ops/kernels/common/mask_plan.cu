@@ -8,11 +8,13 @@
 //              higher cost, or the same and a larger row, so the order is a function of the mask
 //              alone.
 // PlanShort    all that by one thread block per mask.
+// The first kernel also clears what those behind the plan count in.
 
 #include "kernels/common/cuda_check.h"
 #include "kernels/common/mask_plan.h"
 
 #include <algorithm>
+#include <string>
 
 namespace flashmask {
 namespace {
@@ -24,6 +26,7 @@ constexpr int kWarpsPerBlock = kThreads / kWarp;
 // Masks of at most so many ranges and blocks are planned by one kernel: a launch less on the host
 // is worth more there than a few microseconds on the device.
 constexpr int kShortTiles = 128;
+constexpr unsigned kMostMasks = 65535;  // of a grid's second axis
 constexpr unsigned kAllLanes = 0xffffffffu;
 constexpr size_t kAlignment = 256;
 
@@ -286,6 +289,12 @@ Status BuildMaskPlan(const AttentionSizes& sizes,
   PlanColumns<<<column_blocks, kThreads, 0, stream>>>(shape, mask, plan, cleared);
   FLASHMASK_RETURN_IF_CUDA_FAILS(cudaGetLastError());
   if (orders == PlanOrders::kNone || num_blocks == 0) return Status::Ok();
+  if (masks > kMostMasks) {
+    return Status::Unsupported("at most " + std::to_string(kMostMasks) +
+                               " masks (batch times mask heads) of more than " +
+                               std::to_string(kShortTiles) + " blocks of rows or of 64 keys; got " +
+                               std::to_string(masks));
+  }
   const dim3 grid(NumBlocks(num_blocks, kWarpsPerBlock), masks);
   const auto kernel = by_rows ? PlanBlocks<true> : PlanBlocks<false>;
   kernel<<<grid, kThreads, 0, stream>>>(shape, plan);

@@ -92,4 +92,9 @@ __device__ __forceinline__ void FenceProxyAsync() {
   asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");
 }
 
+// Orders accesses to global memory of the copy engine and of this thread.
+__device__ __forceinline__ void FenceProxyGlobal() {
+  asm volatile("fence.proxy.async.global;\n" ::: "memory");
+}
+
 }  // namespace flashmask::ptx

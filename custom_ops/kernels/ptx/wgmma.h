@@ -44,8 +44,8 @@ __device__ __forceinline__ void WgmmaPin(float (&sums)[kCount]) {
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(sums[i])::"memory");
 }
 
-// Gives registers a value of no interest: a product that starts anew still names them as inputs, and
-// what they held would be kept for it.
+// Gives registers a value of no interest: a product that starts anew still names them as inputs,
+// and what they held would be kept for it.
 template <int kCount>
 __device__ __forceinline__ void WgmmaDefine(float (&sums)[kCount]) {
 #pragma unroll

@@ -2,6 +2,7 @@
 
 // The two warpgroups of the sm90a backward that compute; see backward.cuh for the order of a step.
 
+#include "kernels/common/device_math.cuh"
 #include "kernels/ptx/cp_async.h"
 #include "kernels/ptx/mbarrier.h"
 #include "kernels/ptx/stmatrix.h"
@@ -10,7 +11,6 @@
 #include "kernels/ptx/wgmma.h"
 #include "kernels/sm90a/backward_config.h"
 #include "kernels/sm90a/backward_mask.cuh"
-#include "kernels/sm90a/backward_math.cuh"
 #include "kernels/sm90a/backward_shared.cuh"
 #include "kernels/sm90a/warp_arrivals.h"
 
@@ -339,11 +339,11 @@ class BackwardConsumer {
     const uint32_t to = WaitForStaging() + thread_ * kQuadBytes;
 #pragma unroll
     for (int i = 0; i < Config::kGroupSums / 4; ++i) {
-      StoreSharedQuad(to + i * (kWarpgroup * kQuadBytes),
-                      sums[4 * i],
-                      sums[4 * i + 1],
-                      sums[4 * i + 2],
-                      sums[4 * i + 3]);
+      ptx::StoreSharedQuad(to + i * (kWarpgroup * kQuadBytes),
+                           sums[4 * i],
+                           sums[4 * i + 1],
+                           sums[4 * i + 2],
+                           sums[4 * i + 3]);
     }
   }
 

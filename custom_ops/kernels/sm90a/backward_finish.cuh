@@ -3,11 +3,11 @@
 // The small kernels around the sm90a backward: what the ordered sums need beforehand, the summed
 // gradient of the query to its tensor afterwards.
 
+#include "kernels/common/device_math.cuh"
 #include "kernels/common/mask_plan.h"
 #include "kernels/common/scale.h"
 #include "kernels/sm90a/backward_config.h"
 #include "kernels/sm90a/backward_mask.cuh"
-#include "kernels/sm90a/backward_math.cuh"
 
 #include <cuda_runtime.h>
 

@@ -232,8 +232,8 @@ class WideKeyGroup {
     Arrive(shared_->weights_full[slot_.stage]);
   }
 
-  // A thread has rows 8 j + 2 (lane % 4) + {0, 1} of its two keys. Masked cells become 0 as
-  // operands, in pairs: whatever their scores were, infinite or no numbers.
+  // A thread has rows 8 j + 2 (lane % 4) + {0, 1} of its two keys. Masked cells of rows that exist
+  // become 0 as operands, in pairs: whatever their scores were, infinite or no numbers.
   template <bool kPartial>
   __device__ __forceinline__ void Exponentiate(const float (&scores)[kWideCells],
                                                uint32_t (&weights)[kWideCells / 2]) const {

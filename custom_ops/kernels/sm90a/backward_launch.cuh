@@ -3,8 +3,8 @@
 // From the params of a call to the launches of the sm90a backward.
 //
 // Workspace: the plan; lse and delta of every row and head; for ordered sums a bit per step of rows
-// and key block of a mask; then, zeroed together, the counter of items and the ordered sums'
-// places; then the float buffer of grad_query, rows padded to whole steps.
+// and key block of a mask; then, zeroed together, the counter of items and the ordered sums' count
+// of live pairs and places; then the float buffer of grad_query, rows padded to whole steps.
 
 #include "core/params.h"
 #include "core/status.h"
@@ -195,6 +195,7 @@ Status LaunchBackwardKernel(const BackwardParams& params,
                                                         params.execution.device));
   static SharedMemoryLimit limit;
   constexpr int kSharedBytes = sizeof(BackwardShared<Config>);
+  static_assert(kSharedBytes <= kMostSharedBytes, "tiles and messages fit into shared memory");
   const auto kernel = BackwardKernel<Config>;
   const Status raised =
       limit.Raise(reinterpret_cast<const void*>(kernel), kSharedBytes, params.execution.device);

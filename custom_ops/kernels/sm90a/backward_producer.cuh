@@ -6,10 +6,10 @@
 #include "kernels/ptx/cp_async.h"
 #include "kernels/ptx/mbarrier.h"
 #include "kernels/ptx/tma.h"
+#include "kernels/ptx/turn.h"
 #include "kernels/ptx/warpgroup.h"
 #include "kernels/sm90a/backward_config.h"
 #include "kernels/sm90a/backward_mask.cuh"
-#include "kernels/sm90a/backward_math.cuh"
 #include "kernels/sm90a/backward_shared.cuh"
 
 #include <cuda_runtime.h>
@@ -353,13 +353,13 @@ class BackwardReducer {
     const int32_t before = LiveBlockBefore(step.mask_step, block);
     if (lane_ != 0) return;
     int32_t* last_added = args_.order.last_added + int64_t{step.tile} * Config::kGroups + group_;
-    while (LoadAcquire(last_added) != before + 1) {
+    while (ptx::LoadAcquire(last_added) != before + 1) {
     }
-    FenceProxyGlobal();
+    ptx::FenceProxyGlobal();
     AddGradQuery(step.tile);
     ptx::BulkWait<0>();
-    FenceProxyGlobal();
-    StoreRelease(last_added, block + 1);
+    ptx::FenceProxyGlobal();
+    ptx::StoreRelease(last_added, block + 1);
   }
 
   // The greatest live key block below `block`, or -1.

@@ -24,6 +24,7 @@
 // empty one counts a lane of each warp. Named barriers: see NamedTurn.
 
 #include "kernels/common/device_math.cuh"
+#include "kernels/ptx/cp_async.h"
 #include "kernels/ptx/mbarrier.h"
 #include "kernels/ptx/warpgroup.h"
 #include "kernels/ptx/wgmma.h"

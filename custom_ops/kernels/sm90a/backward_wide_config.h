@@ -64,8 +64,8 @@ struct WideRowsConfig {
   static_assert(kBlockRows == kPlanRowBlock, "an item is an entry of the plan's order of rows");
 };
 
-// Number of a named barrier of the kernel that owns rows; 0 is __syncthreads'. A group waits for its
-// own, and the next one, until the other passes the turn on.
+// Number of a named barrier of the kernel that owns rows; 0 is __syncthreads'. A group waits for
+// its own, and the next one, until the other passes the turn on.
 enum NamedTurn : int { kWideTurn = 1 };
 
 // `both` serves either kernel: the maps have boxes of 64 rows; items, ticket and heads of a section

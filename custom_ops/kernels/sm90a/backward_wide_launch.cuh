@@ -24,9 +24,6 @@
 
 namespace flashmask::sm90a {
 
-constexpr int kWideSharedBytes = 227 << 10;  // of a block, on compute capability 9.0
-constexpr size_t kWideTicketBytes = 256;
-
 struct WideScratch {
   BackwardScratch both;
   int32_t* next_row_item = nullptr;
@@ -43,8 +40,8 @@ inline WideScratch LayOutWideBackward(const AttentionSizes& sizes, void* workspa
   WideScratch scratch;
   scratch.both.num_steps = (sizes.seqlen_q + kWideTileRows - 1) / kWideTileRows;
   scratch.both.terms = {terms, terms == nullptr ? nullptr : terms + rows, padded_rows};
-  scratch.both.zeroed_bytes = kWideTicketBytes;
-  scratch.both.total_bytes = plan_bytes + 2 * rows * sizeof(float) + kWideTicketBytes;
+  scratch.both.zeroed_bytes = kTicketBytes;
+  scratch.both.total_bytes = plan_bytes + 2 * rows * sizeof(float) + kTicketBytes;
   if (terms != nullptr) {
     scratch.both.next_item = reinterpret_cast<int32_t*>(terms + 2 * rows);
     scratch.next_row_item = scratch.both.next_item + 1;
@@ -90,7 +87,7 @@ Status LaunchWideKernels(const BackwardParams& params,
   if (!by_keys.ok()) return by_keys;
   static SharedMemoryLimit keys_limit;
   constexpr int kKeysBytes = sizeof(WideKeysShared<KeysConfig>);
-  static_assert(kKeysBytes <= kWideSharedBytes, "tiles of keys and rows fit into shared memory");
+  static_assert(kKeysBytes <= kMostSharedBytes, "tiles of keys and rows fit into shared memory");
   const Status keys = LaunchWideKernel(WideKeysKernel<KeysConfig>,
                                        args,
                                        &keys_limit,
@@ -103,7 +100,7 @@ Status LaunchWideKernels(const BackwardParams& params,
   if (!by_rows.ok()) return by_rows;
   static SharedMemoryLimit rows_limit;
   constexpr int kRowsBytes = sizeof(WideRowsShared<RowsConfig>);
-  static_assert(kRowsBytes <= kWideSharedBytes, "tiles of rows and keys fit into shared memory");
+  static_assert(kRowsBytes <= kMostSharedBytes, "tiles of rows and keys fit into shared memory");
   return LaunchWideKernel(WideRowsKernel<RowsConfig>,
                           args,
                           &rows_limit,

@@ -22,6 +22,7 @@
 // meets no inf - inf: its sum stays 0, and it gets out 0 and lse -inf.
 // Source: FlashAttention-3, arXiv 2407.08608; FlashMask, arXiv 2410.01359.
 
+#include "kernels/ptx/cp_async.h"
 #include "kernels/ptx/mbarrier.h"
 #include "kernels/ptx/warpgroup.h"
 #include "kernels/ptx/wgmma.h"

@@ -20,9 +20,6 @@
 
 namespace flashmask::sm90a {
 
-constexpr size_t kTicketBytes = 256;         // of the counter behind the plan
-constexpr int kMostSharedBytes = 227 << 10;  // of a block, on compute capability 9.0
-
 template <typename Config>
 Status MakeForwardMaps(const ForwardParams& params, ForwardArguments* args) {
   const AttentionSizes& sizes = params.sizes;

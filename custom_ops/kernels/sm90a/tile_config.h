@@ -2,12 +2,16 @@
 
 // Tile numbers of the sm90a kernels, by head dim.
 
+#include <cstddef>
 #include <cstdint>
 
 namespace flashmask::sm90a {
 
 constexpr int kWarp = 32;
 constexpr int kWarpgroup = 128;  // threads
+
+constexpr int kMostSharedBytes = 227 << 10;  // of a block, on compute capability 9.0
+constexpr size_t kTicketBytes = 256;         // of the counters behind a plan
 
 // Swizzled tiles as wgmma and the copy engine know them: blocks of 64 columns of 16 bits.
 constexpr int kWgmmaDepth = 16;      // the sum of one wgmma runs over so many

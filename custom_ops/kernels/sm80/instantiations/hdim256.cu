@@ -19,7 +19,6 @@ const KernelRegistration kRegistration({"sm80",
                                         Backward<kHeadDim>,
                                         ForwardWorkspace<kHeadDim>,
                                         BackwardWorkspace<kHeadDim>,
-                                        false,
                                         HasFewRowsOfManyKeys});
 
 }  // namespace
