@@ -41,11 +41,14 @@ struct BackwardConfig {
   static_assert(kTileFloats == kGroups * kWarpgroup * kGroupSums, "a group sums half of a tile");
 };
 
-// What the deterministic backward adds: an order of the sums of grad_query.
+// What the deterministic backward adds: an order of the sums of grad_query. The key blocks of a
+// head add to a step of rows by rising cost, which is the plan's order from its end, that of the
+// first mask if the heads of a group have several. Together with rows from the last to the first
+// this keeps them from waiting for each other under all common masks.
 struct SumOrder {
-  // [masks, row steps, words]: bit b of word w is set if key block 32 w + b is live for the step.
+  // [masks, row steps, words]: bit b of word w is set if the key block of rank 32 w + b is live.
   const uint32_t* live_blocks = nullptr;  // null: sums may come in any order
-  int32_t* last_added = nullptr;          // [B, Hq, row steps, groups]: 1 + the last key block
+  int32_t* last_added = nullptr;          // [B, Hq, row steps, groups]: 1 + the last block's rank
   int32_t words = 0;
   // Pairs of a step and a key block that are live, over all masks.
   unsigned long long* live_pairs = nullptr;

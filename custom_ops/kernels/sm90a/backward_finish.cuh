@@ -41,11 +41,13 @@ __device__ __forceinline__ float Dot8(const uint4& left, const uint4& right) {
 }
 
 // One warp per word of SumOrder::live_blocks, a key block a lane; live_pairs is zero at the start.
+// So many masks in a row belong to the heads of a group.
 template <int kRows>
 __global__ void __launch_bounds__(kSmallThreads) ListLiveBlocks(MaskPlanView plan,
                                                                 int32_t seqlen_q,
                                                                 int32_t num_steps,
                                                                 int32_t words,
+                                                                int32_t masks_of_group,
                                                                 uint32_t* live_blocks,
                                                                 unsigned long long* live_pairs) {
   constexpr int kTilesPerBlock = kPlanKeyBlock / kPlanColumns;
@@ -55,9 +57,11 @@ __global__ void __launch_bounds__(kSmallThreads) ListLiveBlocks(MaskPlanView pla
   const bool exists = index < int64_t{plan.num_masks} * num_steps * words;
   const int64_t mask = index / words / num_steps;
   const int32_t row = static_cast<int32_t>(index / words % num_steps) * kRows;
-  const int32_t block = static_cast<int32_t>(index % words) * kWarp + lane;
+  const int32_t rank = static_cast<int32_t>(index % words) * kWarp + lane;
   bool live = false;
-  if (exists && block < plan.num_key_blocks) {
+  if (exists && rank < plan.num_key_blocks) {
+    const int64_t order = (mask - mask % masks_of_group) * plan.num_key_blocks;
+    const int32_t block = plan.key_order[order + plan.num_key_blocks - 1 - rank];
     const TileRange* ranges =
         plan.ranges + mask * plan.num_column_tiles + int64_t{block} * kTilesPerBlock;
     live = ClassifyPair(ranges[0], ranges[1], true, row, min(row + kRows, seqlen_q)) !=

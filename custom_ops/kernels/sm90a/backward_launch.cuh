@@ -180,11 +180,13 @@ Status LaunchBackwardKernel(const BackwardParams& params,
   FLASHMASK_RETURN_IF_CUDA_FAILS(cudaGetLastError());
   if (params.deterministic) {
     const int64_t words = int64_t{args->plan.num_masks} * scratch.num_steps * scratch.words;
+    const int32_t masks_of_group = std::max(1, args->heads_per_key / args->heads_per_mask);
     ListLiveBlocks<Config::kRows>
         <<<SmallBlocks(words * kWarp), kSmallThreads, 0, stream>>>(args->plan,
                                                                    args->seqlen_q,
                                                                    args->num_steps,
                                                                    scratch.words,
+                                                                   masks_of_group,
                                                                    scratch.live_blocks,
                                                                    scratch.live_pairs);
     FLASHMASK_RETURN_IF_CUDA_FAILS(cudaGetLastError());

@@ -78,9 +78,8 @@ class BackwardScheduler {
     const int32_t head_of_all = first_head + in_section % heads;
     batch_ = head_of_all / args_.num_heads_k;
     head_k_ = head_of_all % args_.num_heads_k;
-    // The order of sums is that of the keys, so that no two masks of a group differ in it.
-    const int32_t block = IsOrdered() ? rank : InPlanOrder(rank);
-    key_begin_ = block * Config::kKeys;
+    rank_ = rank;
+    key_begin_ = InPlanOrder(IsOrdered() ? blocks - 1 - rank : rank) * Config::kKeys;
   }
 
   __device__ __forceinline__ int32_t InPlanOrder(int32_t rank) const {
@@ -89,16 +88,25 @@ class BackwardScheduler {
     return order[rank / kParts] * kParts + rank % kParts;
   }
 
+  // Query heads of the group that come one after the other in each step. With all that share a mask
+  // the blocks of ordered sums do not wait where a head ends.
+  __device__ __forceinline__ int32_t HeadsAtOnce() const {
+    return IsOrdered() ? min(args_.heads_per_mask, args_.heads_per_key) : 1;
+  }
+
   // A step is only listed when the next one is known: the last of an item is marked.
   __device__ __forceinline__ void ListSteps() {
+    const int32_t heads_at_once = HeadsAtOnce();
     LiveSteps<kRows> live;
     LoadRanges(0, &live);
     int32_t step = live.Next(0);
     int32_t pending = kNone;
     int32_t pending_head = 0;
     uint32_t flags = kFirstStep | kPartialStep;
-    for (int32_t head = 0;;) {  // of the group
-      while (step >= args_.num_steps && ++head < args_.heads_per_key) {
+    int32_t head = 0;  // of the group: the first of those at once
+    int32_t other = 0;
+    while (true) {
+      while (step >= args_.num_steps && (head += heads_at_once) < args_.heads_per_key) {
         if (args_.heads_per_mask < args_.heads_per_key) LoadRanges(head, &live);
         step = live.Next(0);
       }
@@ -111,9 +119,10 @@ class BackwardScheduler {
       }
       if (end) return;
       pending = step;
-      pending_head = head;
+      pending_head = head + other;
       flags = (flags & kFirstStep) | (live.IsPartial(step) ? kPartialStep : 0u);
-      step = live.Next(step + 1);
+      other = other + 1 < heads_at_once ? other + 1 : 0;
+      if (other == 0) step = live.Next(step + 1);
     }
   }
 
@@ -140,7 +149,7 @@ class BackwardScheduler {
                     step * kRows,
                     mask * args_.num_steps + step,
                     flags};
-      entry.item = {key_begin_, head_k_, batch_};
+      entry.item = {key_begin_, head_k_, batch_, rank_};
       entry.head = head;
       entry.mask = mask;
       ptx::MbarrierArrive(ptx::SharedAddress(&shared_->entry_full[place_.stage]));
@@ -156,6 +165,7 @@ class BackwardScheduler {
   int32_t batch_ = 0;
   int32_t head_k_ = 0;
   int32_t key_begin_ = 0;
+  int32_t rank_ = 0;
   RingPlace<kListEntries> place_;
 };
 
@@ -325,11 +335,12 @@ class BackwardReducer {
       if (job.kind == JobKind::kExit) break;
       if (job.kind != JobKind::kAddGradQuery) {
         if (lane_ == 0) StoreKeys(job.kind, item);
+        __syncwarp();  // the parity may be kept in a register that the warp shares
         if (job.kind == JobKind::kStoreGradKey) item_parity_ ^= 1;  // the item's last job
       } else if (args_.order.live_blocks == nullptr) {
         if (lane_ == 0) AddGradQuery(job.step.tile);
       } else {
-        AddInOrder(job.step, item.key_begin / Config::kKeys);
+        AddInOrder(job.step, item.rank);
       }
       __syncwarp();
     }
@@ -348,9 +359,9 @@ class BackwardReducer {
   }
 
   // Adds after the live key block before this one, and tells the next.
-  __device__ __forceinline__ void AddInOrder(const StepInfo& step, int32_t block) {
+  __device__ __forceinline__ void AddInOrder(const StepInfo& step, int32_t rank) {
     if ((step.flags & kDeadStep) != 0) return;
-    const int32_t before = LiveBlockBefore(step.mask_step, block);
+    const int32_t before = LiveRankBefore(step.mask_step, rank);
     if (lane_ != 0) return;
     int32_t* last_added = args_.order.last_added + int64_t{step.tile} * Config::kGroups + group_;
     while (ptx::LoadAcquire(last_added) != before + 1) {
@@ -359,17 +370,17 @@ class BackwardReducer {
     AddGradQuery(step.tile);
     ptx::BulkWait<0>();
     ptx::FenceProxyGlobal();
-    ptx::StoreRelease(last_added, block + 1);
+    ptx::StoreRelease(last_added, rank + 1);
   }
 
-  // The greatest live key block below `block`, or -1.
-  __device__ __forceinline__ int32_t LiveBlockBefore(int32_t mask_step, int32_t block) const {
+  // The greatest rank of a live key block below `rank`, or -1.
+  __device__ __forceinline__ int32_t LiveRankBefore(int32_t mask_step, int32_t rank) const {
     constexpr int kBits = 32;
     const uint32_t* words = args_.order.live_blocks + int64_t{mask_step} * args_.order.words;
-    for (int32_t last = block / kBits; last >= 0; last -= kWarp) {
+    for (int32_t last = rank / kBits; last >= 0; last -= kWarp) {
       const int32_t word = last - lane_;
       uint32_t bits = word >= 0 ? words[word] : 0;
-      if (word == block / kBits) bits &= (1u << block % kBits) - 1;
+      if (word == rank / kBits) bits &= (1u << rank % kBits) - 1;
       const unsigned lanes = __ballot_sync(kAllLanes, bits != 0);
       if (lanes != 0) {
         const int source = __ffs(static_cast<int>(lanes)) - 1;
