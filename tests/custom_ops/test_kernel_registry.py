@@ -28,13 +28,12 @@ bool HasFewRows(const AttentionSizes& sizes) { return sizes.seqlen_q <= 64; }
 Kernel Sm80(int64_t head_dim) {
   return {"sm80", Device::kCuda, 80, kNewestCapability,
           {DataType::kFloat16, DataType::kBFloat16}, 8, head_dim, Forward, Backward,
-          nullptr, nullptr, false, HasFewRows};
+          nullptr, nullptr, HasFewRows};
 }
 
 Kernel Sm90a(int64_t head_dim, bool is_forward) {
   return {"sm90a", Device::kCuda, 90, 90, {DataType::kFloat16, DataType::kBFloat16}, 8, head_dim,
-          is_forward ? Forward : nullptr, is_forward ? nullptr : Backward, nullptr, nullptr,
-          !is_forward};
+          is_forward ? Forward : nullptr, is_forward ? nullptr : Backward, nullptr, nullptr};
 }
 
 const KernelRegistration kRegistrations[] = {
@@ -77,10 +76,11 @@ QUESTIONS = {
     (90, "forward", LONG, 136): "sm80 192",
     (90, "forward", LONG, 192): "sm80 192",
     (90, "forward", LONG, 256): "sm80 256",
-    (90, "backward", LONG, 96): "sm80 96",
+    (90, "backward", LONG, 96): "sm90a 128",
+    (90, "backward", LONG, 136): "sm80 192",
     (90, "forward", FEW, 64): "sm80 64",
     (90, "forward", FEW, 128): "sm80 128",
-    (90, "backward", FEW, 128): "sm80 128",
+    (90, "backward", FEW, 128): "sm90a 128",
     (80, "forward", FEW, 128): "sm80 128",
     (100, "forward", LONG, 128): "sm80 128",
     (75, "forward", LONG, 64): "none",
