@@ -89,35 +89,51 @@ BackwardScratch LayOutBackward(const BackwardParams& params, void* workspace) {
   return scratch;
 }
 
-template <typename Config>
-Status MakeBackwardMaps(const BackwardParams& params, BackwardArguments* args) {
+inline Status MakeBackwardMap(const BackwardParams& params,
+                              const TensorView& view,
+                              const char* name,
+                              bool has_keys,
+                              int box_rows,
+                              CUtensorMap* map) {
   const AttentionSizes& sizes = params.sizes;
-  const auto map = [&](const TensorView& view, const char* name, bool keys, int box, auto* to) {
-    return MakeTensorMap(view,
-                         name,
-                         params.dtype,
-                         sizes.batch,
-                         keys ? sizes.seqlen_k : sizes.seqlen_q,
-                         keys ? sizes.num_heads_k : sizes.num_heads,
-                         sizes.head_dim,
-                         box,
-                         to);
-  };
+  return MakeTensorMap(view,
+                       name,
+                       params.dtype,
+                       sizes.batch,
+                       has_keys ? sizes.seqlen_k : sizes.seqlen_q,
+                       has_keys ? sizes.num_heads_k : sizes.num_heads,
+                       sizes.head_dim,
+                       box_rows,
+                       map);
+}
+
+// Of what is loaded.
+template <typename Config>
+Status MakeInputMaps(const BackwardParams& params, BackwardArguments* args) {
   // Without a gradient of the output its rows are read past the end of the query's: zeros.
   const bool given = params.grad_out.data != nullptr;
   const TensorView& rows = given ? params.grad_out : params.query;
   const Status made[] = {
-      map(params.query, "query", false, Config::kRows, &args->query),
-      map(rows, "grad_out", false, Config::kRows, &args->grad_out),
-      map(params.key, "key", true, Config::kKeys, &args->key),
-      map(params.value, "value", true, Config::kKeys, &args->value),
-      map(params.grad_key, "grad_key", true, Config::kGroupKeys, &args->grad_key),
-      map(params.grad_value, "grad_value", true, Config::kGroupKeys, &args->grad_value),
+      MakeBackwardMap(params, params.query, "query", false, Config::kRows, &args->query),
+      MakeBackwardMap(params, rows, "grad_out", false, Config::kRows, &args->grad_out),
+      MakeBackwardMap(params, params.key, "key", true, Config::kKeys, &args->key),
+      MakeBackwardMap(params, params.value, "value", true, Config::kKeys, &args->value),
   };
   for (const Status& status : made) {
     if (!status.ok()) return status;
   }
   return Status::Ok();
+}
+
+// Of what the copy engine stores.
+template <typename Config>
+Status MakeOutputMaps(const BackwardParams& params, BackwardArguments* args) {
+  constexpr int kRows = Config::kGroupKeys;
+  const Status made[] = {
+      MakeBackwardMap(params, params.grad_key, "grad_key", true, kRows, &args->grad_key),
+      MakeBackwardMap(params, params.grad_value, "grad_value", true, kRows, &args->grad_value),
+  };
+  return made[0].ok() ? made[1] : made[0];
 }
 
 template <typename Config>
@@ -168,8 +184,10 @@ Status LaunchBackwardKernel(const BackwardParams& params,
                             const BackwardScratch& scratch,
                             BackwardArguments* args) {
   const auto stream = static_cast<cudaStream_t>(params.execution.stream);
-  const Status mapped = MakeBackwardMaps<Config>(params, args);
-  if (!mapped.ok()) return mapped;
+  const Status inputs_mapped = MakeInputMaps<Config>(params, args);
+  if (!inputs_mapped.ok()) return inputs_mapped;
+  const Status outputs_mapped = MakeOutputMaps<Config>(params, args);
+  if (!outputs_mapped.ok()) return outputs_mapped;
   const ClearedBytes cleared{scratch.next_item, scratch.zeroed_bytes};
   const Status built =
       BuildMaskPlan(params.sizes, params.mask, args->plan, PlanOrders::kKeyBlocks, stream, cleared);

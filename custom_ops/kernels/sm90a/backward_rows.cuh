@@ -304,7 +304,11 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
     if (warp == 0) {
       if (threadIdx.x == 0) WideRowLoader<Config>(args, shared).Run();
     } else if (warp == 1) {
-      ListRowItems<Config>(args, &shared->list);
+      ListItems<Config>(args.both,
+                        args.row_order,
+                        args.next_row_item,
+                        args.num_row_items,
+                        &shared->list);
     }
   } else {
     ptx::RaiseRegisters<Config::kConsumerRegisters>();

@@ -3,7 +3,6 @@
 // The producer warps of the kernel in backward_rows.cuh: what they share with those that compute,
 // who lists live tiles, and who starts the copies.
 
-#include "kernels/common/work_order.cuh"
 #include "kernels/ptx/cp_async.h"
 #include "kernels/ptx/mbarrier.h"
 #include "kernels/ptx/tma.h"
@@ -72,29 +71,6 @@ template <typename Config>
 __device__ __forceinline__ WideRowsShared<Config>& WideRowsMemory() {
   extern __shared__ __align__(1024) unsigned char memory[];
   return *reinterpret_cast<WideRowsShared<Config>*>(memory);
-}
-
-// The warp that takes work items and lists their live tiles.
-template <typename Config>
-__device__ __forceinline__ void ListRowItems(const WideBackwardArguments& args, LiveList* list) {
-  const BackwardArguments& both = args.both;
-  ListWriter<Config> writer(both.plan, both.seqlen_q, list);
-  for (;;) {
-    int32_t ticket = 0;
-    if (threadIdx.x % kWarp == 0) ticket = atomicAdd(args.next_row_item, 1);
-    ticket = __shfl_sync(0xffffffffu, ticket, 0);
-    if (ticket >= args.num_row_items) break;
-    const WorkItem item = args.row_order.Item(ticket,
-                                              both.plan,
-                                              both.num_heads,
-                                              both.heads_per_mask,
-                                              both.num_heads_mask);
-    writer.AddItem({static_cast<int32_t>(item.batch),
-                    static_cast<int32_t>(item.head),
-                    static_cast<int32_t>(item.mask),
-                    static_cast<int32_t>(item.row_block) * Config::kBlockRows});
-  }
-  writer.Stop();
 }
 
 // The thread that starts the copies.

@@ -30,7 +30,6 @@ struct WideKeysConfig {
   static constexpr int kKeys = kWideTileRows;
   static constexpr int kRows = kWideTileRows;
   static constexpr int kGroups = 2;
-  static constexpr int kGroupKeys = kKeys;  // both groups work for the same keys
   static constexpr int kThreads = kWarpgroup * (1 + kGroups);
   static constexpr int kQueryStages = kHeadDim <= 192 ? 3 : 2;
   static constexpr int kGradOutStages = kQueryStages;

@@ -134,7 +134,7 @@ Status LaunchWideBackward(const BackwardParams& params) {
   args.next_row_item = scratch.next_row_item;
   args.num_row_items = static_cast<int32_t>(sizes.batch * sizes.num_heads * plan.num_row_blocks);
   args.row_order = OrderOf(sizes);
-  const Status mapped = MakeBackwardMaps<KeysConfig>(params, &args.both);
+  const Status mapped = MakeInputMaps<KeysConfig>(params, &args.both);
   if (!mapped.ok()) return mapped;
   return LaunchWideKernels<KeysConfig, RowsConfig>(params, scratch, args);
 }

@@ -318,7 +318,9 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
     ptx::LowerRegisters<Config::kLoaderRegisters>();
     constexpr bool kTwo = Config::kLoaders == 2;
     if (threadIdx.x == 0) Loader<Config, kTwo ? Loads::kKeys : Loads::kAll>(args, shared).Run();
-    if (threadIdx.x / kWarp == 1) ListItems(args, shared);
+    if (threadIdx.x / kWarp == 1) {
+      ListItems<Config>(args, args.order, args.ticket, args.num_items, &shared->list);
+    }
     if constexpr (kTwo) {
       if (threadIdx.x == 2 * kWarp) Loader<Config, Loads::kValues>(args, shared).Run();
     }

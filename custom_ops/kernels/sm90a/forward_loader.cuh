@@ -103,29 +103,6 @@ __device__ __forceinline__ void Wait(uint64_t& barrier, uint32_t parity) {
   ptx::MbarrierWait(ptx::SharedAddress(&barrier), parity);
 }
 
-// The warp that takes work items and lists their live tiles.
-template <typename Config>
-__device__ __forceinline__ void ListItems(const ForwardArguments& args,
-                                          ForwardShared<Config>* shared) {
-  ListWriter<Config> writer(args.plan, args.seqlen_q, &shared->list);
-  for (;;) {
-    int32_t ticket = 0;
-    if (threadIdx.x % kWarp == 0) ticket = atomicAdd(args.ticket, 1);
-    ticket = __shfl_sync(0xffffffffu, ticket, 0);
-    if (ticket >= args.num_items) break;
-    const WorkItem item = args.order.Item(ticket,
-                                          args.plan,
-                                          args.num_heads,
-                                          args.heads_per_mask,
-                                          args.num_heads_mask);
-    writer.AddItem({static_cast<int32_t>(item.batch),
-                    static_cast<int32_t>(item.head),
-                    static_cast<int32_t>(item.mask),
-                    static_cast<int32_t>(item.row_block) * Config::kBlockRows});
-  }
-  writer.Stop();
-}
-
 // What a thread starts the copies of; kKeys: K and Q, and the notes of tiles.
 enum class Loads { kAll, kKeys, kValues };
 

@@ -10,6 +10,7 @@
 
 #include "core/column_bounds.h"
 #include "kernels/common/mask_plan.h"
+#include "kernels/common/work_order.cuh"
 #include "kernels/ptx/cp_async.h"
 #include "kernels/ptx/mbarrier.h"
 #include "kernels/sm90a/tile_config.h"
@@ -221,5 +222,29 @@ class ListWriter {
   uint32_t held_ = 0;  // lanes whose tile is held back
   ListedTile held_tile_{};
 };
+
+// The warp that takes work items of row blocks off a counter and lists their live tiles. Arguments
+// are those of a forward or backward. Who gets which item changes no bits.
+template <typename Config, typename Arguments>
+__device__ __forceinline__ void ListItems(const Arguments& args,
+                                          const WorkOrder& order,
+                                          int32_t* next_item,
+                                          int32_t num_items,
+                                          LiveList* list) {
+  ListWriter<Config> writer(args.plan, args.seqlen_q, list);
+  for (;;) {
+    int32_t ticket = 0;
+    if (threadIdx.x % kWarp == 0) ticket = atomicAdd(next_item, 1);
+    ticket = __shfl_sync(0xffffffffu, ticket, 0);
+    if (ticket >= num_items) break;
+    const WorkItem item =
+        order.Item(ticket, args.plan, args.num_heads, args.heads_per_mask, args.num_heads_mask);
+    writer.AddItem({static_cast<int32_t>(item.batch),
+                    static_cast<int32_t>(item.head),
+                    static_cast<int32_t>(item.mask),
+                    static_cast<int32_t>(item.row_block) * Config::kBlockRows});
+  }
+  writer.Stop();
+}
 
 }  // namespace flashmask::sm90a
