@@ -9,6 +9,7 @@ from support.cases import AttentionCase, Mask
 from support.dense import Results
 from support.gpu import capi, torch
 from support.inputs import assert_right, random_inputs
+from support.tolerance import assert_same_bits
 
 pytestmark = pytest.mark.gpu
 
@@ -21,11 +22,6 @@ def _only_hopper():
     gpu.require_kernels(KERNELS, "backward")
     with gpu.only_kernels(KERNELS):
         yield
-
-
-def assert_same_bits(ours: Results, others: Results) -> None:
-    for name, mine, other in zip(Results._fields, ours, others, strict=True):
-        assert mine.tobytes() == other.tobytes(), f"{name} differs"
 
 
 @pytest.mark.parametrize("heads", [1, 2, 6], ids=lambda heads: f"masks_{heads}")

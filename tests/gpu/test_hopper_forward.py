@@ -13,19 +13,8 @@ from support.paper_masks import MAKERS, paper_mask
 pytestmark = pytest.mark.gpu
 
 KERNELS = "sm90a"
-HEAD_DIMS = (
-    72,
-    88,
-    96,
-    104,
-    136,
-    152,
-    192,
-    200,
-    216,
-    248,
-    256,
-)  # a part and the whole of what is computed
+# A part and the whole of what is computed.
+HEAD_DIMS = (72, 88, 96, 104, 136, 152, 192, 200, 216, 248, 256)
 LENGTHS = ((1, 1), (63, 65), (127, 257), (129, 64), (257, 383), (640, 193))
 RUNS = 4
 
@@ -35,10 +24,6 @@ def _only_hopper():
     gpu.require_kernels(KERNELS, "forward")
     with gpu.only_kernels(KERNELS):
         yield
-
-
-def dtype_of(number: int) -> str:
-    return gpu.DTYPES[number % len(gpu.DTYPES)]
 
 
 def run(
@@ -88,7 +73,7 @@ def check_case(case: AttentionCase, rng: np.random.Generator) -> None:
 @pytest.mark.parametrize("mask", ["none", "causal", "window", *cases.RANDOM_FORMS])
 def test_results_match_dense(mask, head_dim, lengths, rng):
     seqlen_q, seqlen_k = lengths
-    dtype = dtype_of(seqlen_q + HEAD_DIMS.index(head_dim))
+    dtype = gpu.dtype_of(seqlen_q + HEAD_DIMS.index(head_dim))
     case = AttentionCase(
         mask, seqlen_q=seqlen_q, seqlen_k=seqlen_k, num_heads_k=1, head_dim=head_dim, dtype=dtype
     )
@@ -107,7 +92,7 @@ def test_grouped_heads_with_masks_of_their_own_match_dense(mask, head_dim, masks
         num_heads_k=2,
         num_heads_mask=masks,
         head_dim=head_dim,
-        dtype=dtype_of(masks),
+        dtype=gpu.dtype_of(masks),
     )
     check_case(case, rng)
 

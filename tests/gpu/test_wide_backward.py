@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from support import cases, gpu
 from support.cases import AttentionCase, Mask
-from support.dense import Results
 from support.gpu import capi, torch
 from support.inputs import assert_right, random_inputs
 from support.paper_masks import MAKERS, paper_mask
+from support.tolerance import assert_same_bits
 
 pytestmark = pytest.mark.gpu
 
@@ -27,21 +27,12 @@ def _only_hopper():
         yield
 
 
-def dtype_of(number: int) -> str:
-    return gpu.DTYPES[number % len(gpu.DTYPES)]
-
-
-def assert_same_bits(ours: Results, others: Results) -> None:
-    for name, mine, other in zip(Results._fields, ours, others, strict=True):
-        assert mine.tobytes() == other.tobytes(), f"{name} differs"
-
-
 @pytest.mark.parametrize("lengths", LENGTHS, ids=str)
 @pytest.mark.parametrize("head_dim", HEAD_DIMS)
 @pytest.mark.parametrize("mask", ["none", "causal", "window", *cases.RANDOM_FORMS])
 def test_gradients_match_dense(mask, head_dim, lengths, rng):
     seqlen_q, seqlen_k = lengths
-    dtype = dtype_of(seqlen_q + HEAD_DIMS.index(head_dim))
+    dtype = gpu.dtype_of(seqlen_q + HEAD_DIMS.index(head_dim))
     case = AttentionCase(
         mask, seqlen_q=seqlen_q, seqlen_k=seqlen_k, num_heads_k=1, head_dim=head_dim, dtype=dtype
     )
@@ -60,7 +51,7 @@ def test_grouped_heads_with_masks_of_their_own_match_dense(mask, head_dim, masks
         num_heads_k=2,
         num_heads_mask=masks,
         head_dim=head_dim,
-        dtype=dtype_of(masks),
+        dtype=gpu.dtype_of(masks),
     )
     gpu.check_case(case, rng, deterministic=masks == 2)
 

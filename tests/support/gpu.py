@@ -80,6 +80,11 @@ class Guarded:
             assert bool((margin.view(torch.uint8) == POISONED_BYTE).all()), "written beyond the end"
 
 
+def dtype_of(number: int) -> str:
+    """Return one of the dtypes in turn."""
+    return DTYPES[number % len(DTYPES)]
+
+
 def tensor(array: np.ndarray, dtype: str = "float32") -> torch.Tensor:
     made = torch.from_numpy(np.array(array, np.float32, order="C"))
     return made.to("cuda", getattr(torch, dtype))
@@ -99,7 +104,7 @@ def on_gpu(case: AttentionCase, number: int = 0) -> AttentionCase:
     """Return a case in a dtype that the GPU kernels have."""
     if case.dtype in DTYPES:
         return case
-    return dataclasses.replace(case, dtype=DTYPES[number % len(DTYPES)])
+    return dataclasses.replace(case, dtype=dtype_of(number))
 
 
 def run(

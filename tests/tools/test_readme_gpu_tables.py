@@ -10,6 +10,7 @@ import attention
 import pytest
 from harness import gpu_drawing, gpu_readme, readme, results
 from harness.options import RESULTS
+from support.readme_tables import edited, table_lines
 
 TEXT = readme.README.read_text(encoding="utf-8")
 SECTION = TEXT.partition("## Speed and memory\n")[2].partition("\nCPU (")[0]
@@ -17,13 +18,7 @@ ROWS = results.read(RESULTS / "gpu.csv")
 WAYS = ("forward", "backward")
 RIVALS = {"FlexAttention": "torch_flex", "cuDNN": "torch_cudnn", "FA2": "torch_flash"}
 KIB = 1024
-
-
-def table_lines(header: str) -> list[list[str]]:
-    """Return the cells of the table whose header begins so, header first, without the rule."""
-    lines = "".join(SECTION.partition(f"| {header}")[1:]).split("\n\n")[0].splitlines()
-    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-    return [cells[0], *cells[2:]]
+NUMBERED = r"^\| (?!mask|---).*"  # lines
 
 
 def shape_of(words: str) -> tuple[int, ...]:
@@ -52,8 +47,8 @@ def latest() -> dict[tuple[object, ...], dict[str, str]]:
 
 
 LATEST = latest()
-HEADER, *LINES = table_lines("mask, ")
-(_, *TITLES), *SHAPES = zip(*table_lines("shape (masks) "), strict=True)  # a column each
+HEADER, *LINES = table_lines(SECTION, "mask, ")
+(_, *TITLES), *SHAPES = zip(*table_lines(SECTION, "shape (masks) "), strict=True)  # a column each
 WHOLE = shape_of(HEADER[0])
 CELLS = [
     (line[0], title, cell)
@@ -159,19 +154,8 @@ def test_readme_is_up_to_date(tmp_path):
     assert not gpu_readme.write(copy, ROWS)
 
 
-def edited() -> list[str]:
-    """Return README once for each number of its tables, with that number changed."""
-    copies = []
-    start = TEXT.index(SECTION)
-    for line in re.finditer(r"^\| (?!mask|---).*", SECTION, re.MULTILINE):
-        for number in re.finditer(r"\d+", line[0]):
-            place = start + line.start() + number.start()
-            copies.append(f"{TEXT[:place]}9{TEXT[place:]}")
-    return copies
-
-
 def test_an_edited_number_is_noticed_and_mended(tmp_path):
-    copies = edited()
+    copies = edited(TEXT, SECTION, NUMBERED)
     assert len(copies) > 100
     for text in copies:
         copy = tmp_path / "README.md"
@@ -215,7 +199,7 @@ def test_rows_of_another_card_change_nothing():
 
 def test_the_command_says_whether_it_changed_something(tmp_path, monkeypatch, capsys):
     copy = tmp_path / "README.md"
-    copy.write_text(edited()[0], encoding="utf-8")
+    copy.write_text(edited(TEXT, SECTION, NUMBERED)[0], encoding="utf-8")
     monkeypatch.setattr(readme, "README", copy)
     for words in ("tables written", "tables are up to date"):
         assert attention.main(["--device", "gpu", "--readme"]) == 0

@@ -10,6 +10,7 @@ import attention
 import pytest
 from harness import readme, results
 from harness.options import RESULTS
+from support.readme_tables import edited, table_lines
 
 TEXT = readme.README.read_text(encoding="utf-8")
 SECTION = TEXT.partition("\nCPU (")[2].partition("\n## ")[0]
@@ -22,14 +23,7 @@ MASKS = {
 PROVIDERS = {"ours": "ours", "Paddle": "paddle_dense", "torch": "torch_sdpa"}
 (MEMORY,) = re.findall(r"^Peak memory beyond the inputs, .*", SECTION, re.MULTILINE)
 KIB = 1024
-
-
-def table_lines(header: str) -> list[list[str]]:
-    """Return the cells of the table whose header begins so, header first, without the rule."""
-    lines = SECTION.partition(f"| {header}")[1:]
-    found = "".join(lines).split("\n\n")[0].splitlines()
-    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in found]
-    return [cells[0], *cells[2:]]
+NUMBERED = r"^(?:\| (?!---)|Peak memory).*"  # lines
 
 
 def all_rows() -> list[dict[str, str]]:
@@ -65,7 +59,7 @@ def spans(text: str) -> list[str]:
 
 
 def speed_cells() -> list[tuple[str, str, str, str]]:
-    header, *lines = table_lines("mask, S of")
+    header, *lines = table_lines(SECTION, "mask, S of")
     return [
         (seqlen, MASKS[line[0]], title, part)
         for line in lines
@@ -126,19 +120,8 @@ def test_readme_is_up_to_date(tmp_path):
     assert not readme.write(copy, ROWS)
 
 
-def edited() -> list[str]:
-    """Return README once for each number of table and line, with that number changed."""
-    copies = []
-    start = TEXT.index(SECTION)
-    for line in re.finditer(r"^(?:\| (?!---)|Peak memory).*", SECTION, re.MULTILINE):
-        for number in re.finditer(r"\d+", line[0]):
-            place = start + line.start() + number.start()
-            copies.append(f"{TEXT[:place]}9{TEXT[place:]}")
-    return copies
-
-
 def test_an_edited_number_is_noticed_and_mended(tmp_path):
-    copies = edited()
+    copies = edited(TEXT, SECTION, NUMBERED)
     assert len(copies) > 100
     for text in copies:
         copy = tmp_path / "README.md"
@@ -170,7 +153,7 @@ def test_a_missing_or_doubled_text_is_named(tmp_path, start, copies):
 
 def test_the_command_says_whether_it_changed_something(tmp_path, monkeypatch, capsys):
     copy = tmp_path / "README.md"
-    copy.write_text(edited()[0], encoding="utf-8")
+    copy.write_text(edited(TEXT, SECTION, NUMBERED)[0], encoding="utf-8")
     monkeypatch.setattr(readme, "README", copy)
     for words in ("tables written", "tables are up to date"):
         assert attention.main(["--readme"]) == 0
