@@ -6,8 +6,9 @@
 // and 128, 128 at 64) of all query heads of the group, keeps grad_key and grad_value of its keys in
 // registers, and adds each step's share of grad_query to a float buffer in global memory. Blocks
 // are as many as multiprocessors and fetch items from a counter: heads section by section, so that
-// the buffer's part at work stays in the L2, and in a section the longest key blocks first, or,
-// where the sums of grad_query have an order, the first. Who gets which item changes no other bits.
+// the buffer's part at work stays in the L2, and in a section the longest key blocks first, or by
+// place: for groups of heads, and where the sums of grad_query have an order. Who gets which item
+// changes no other bits.
 //
 // Roles, by warpgroup:
 //   0, producer   warp 1 fetches items and lists their live steps, warp 0 has what is listed

@@ -41,11 +41,16 @@ struct BackwardConfig {
   static_assert(kTileFloats == kGroups * kWarpgroup * kGroupSums, "a group sums half of a tile");
 };
 
-// What the deterministic backward adds: an order of the sums of grad_query.
+// What the deterministic backward adds: an order of the sums of grad_query. The key blocks of a
+// head add to a step of rows by their place, but those that many more rows see than others, such as
+// keys that are visible everywhere, come last: nobody waits for them. If the heads of a group have
+// several masks, the first decides. Rows go from the last to the first, so that under a diagonal a
+// block is a step behind the one before it.
 struct SumOrder {
-  // [masks, row steps, words]: bit b of word w is set if key block 32 w + b is live for the step.
+  const int32_t* blocks = nullptr;  // [masks, key blocks]: key blocks in that order
+  // [masks, row steps, words]: bit b of word w is set if the key block of rank 32 w + b is live.
   const uint32_t* live_blocks = nullptr;  // null: sums may come in any order
-  int32_t* last_added = nullptr;          // [B, Hq, row steps, groups]: 1 + the last key block
+  int32_t* last_added = nullptr;          // [B, Hq, row steps, groups]: 1 + the last block's rank
   int32_t words = 0;
   // Pairs of a step and a key block that are live, over all masks.
   unsigned long long* live_pairs = nullptr;

@@ -46,6 +46,7 @@ class BackwardConsumer {
       if (shared_->items[count % 2].key_begin == kNoMoreItems) break;
       RunItem(count % 2);
     }
+    if (group_ == 0) TakeTurn();  // takes what was passed on last
     WaitForStaging();
     Post({{}, JobKind::kExit});
   }

@@ -30,8 +30,12 @@ namespace flashmask::sm90a {
 // inside it and at 1.5 outside, and the rows of query and grad_out take as much again.
 constexpr int64_t kSectionBytes = int64_t{16} << 20;
 
+// A key block with so many times the live steps of the mean one adds last in ordered sums.
+constexpr int kLongBlock = 8;
+
 struct BackwardScratch {
   RowTerms terms;
+  int32_t* ordered_blocks = nullptr;
   uint32_t* live_blocks = nullptr;
   int32_t words = 0;
   int32_t* next_item = nullptr;
@@ -43,13 +47,16 @@ struct BackwardScratch {
   int64_t num_steps = 0;
 };
 
-// Key heads whose sums of grad_query fill kSectionBytes.
+// Key heads whose sums of grad_query fill kSectionBytes. In ordered sums the heads of a group go
+// side by side, so that of all their sums a quarter at most is at work.
 template <typename Config>
-float HeadsIfDense(const AttentionSizes& sizes, int64_t num_steps) {
+float HeadsIfDense(const AttentionSizes& sizes, int64_t num_steps, bool ordered) {
   const int64_t group = sizes.num_heads / std::max<int64_t>(1, sizes.num_heads_k);
   const int64_t bytes =
       group * num_steps * Config::kTileFloats * static_cast<int64_t>(sizeof(float));
-  return static_cast<float>(kSectionBytes) / static_cast<float>(std::max<int64_t>(1, bytes));
+  const float at_work = ordered && group > 1 ? 0.25f : 1.0f;
+  return static_cast<float>(kSectionBytes) /
+         (at_work * static_cast<float>(std::max<int64_t>(1, bytes)));
 }
 
 template <typename Config>
@@ -72,9 +79,10 @@ BackwardScratch LayOutBackward(const BackwardParams& params, void* workspace) {
   scratch.terms.lse_log2 = static_cast<float*>(take(heads * scratch.terms.padded_rows));
   scratch.terms.delta = static_cast<float*>(take(heads * scratch.terms.padded_rows));
   if (params.deterministic) {
+    const int64_t masks = sizes.batch * sizes.num_heads_mask;
     scratch.words = static_cast<int32_t>((blocks + kBits - 1) / kBits);
-    scratch.live_blocks = static_cast<uint32_t*>(
-        take(sizes.batch * sizes.num_heads_mask * scratch.num_steps * scratch.words));
+    scratch.ordered_blocks = static_cast<int32_t*>(take(masks * blocks));
+    scratch.live_blocks = static_cast<uint32_t*>(take(masks * scratch.num_steps * scratch.words));
   }
   const size_t zeroed_from = used;
   scratch.next_item = static_cast<int32_t*>(take(1));
@@ -144,12 +152,13 @@ void FillBackwardArguments(const BackwardParams& params,
   const AttentionSizes& sizes = params.sizes;
   const int64_t group = sizes.num_heads / sizes.num_heads_k;
   const int64_t key_heads = sizes.batch * sizes.num_heads_k;
-  const float heads_if_dense = HeadsIfDense<Config>(sizes, scratch.num_steps);
+  const float heads_if_dense = HeadsIfDense<Config>(sizes, scratch.num_steps, params.deterministic);
   args->grad_query = params.grad_query;
   args->terms = scratch.terms;
   args->grad_query_sum = scratch.grad_query_sum;
   args->next_item = scratch.next_item;
-  args->order = {scratch.live_blocks,
+  args->order = {scratch.ordered_blocks,
+                 scratch.live_blocks,
                  scratch.last_added,
                  scratch.words,
                  scratch.live_pairs,
@@ -198,11 +207,19 @@ Status LaunchBackwardKernel(const BackwardParams& params,
   FLASHMASK_RETURN_IF_CUDA_FAILS(cudaGetLastError());
   if (params.deterministic) {
     const int64_t words = int64_t{args->plan.num_masks} * scratch.num_steps * scratch.words;
+    const int32_t masks_of_group = std::max(1, args->heads_per_key / args->heads_per_mask);
+    OrderKeyBlocks<kLongBlock>
+        <<<SmallBlocks(int64_t{args->plan.num_masks} * kWarp), kSmallThreads, 0, stream>>>(
+            args->plan,
+            scratch.ordered_blocks);
+    FLASHMASK_RETURN_IF_CUDA_FAILS(cudaGetLastError());
     ListLiveBlocks<Config::kRows>
         <<<SmallBlocks(words * kWarp), kSmallThreads, 0, stream>>>(args->plan,
+                                                                   scratch.ordered_blocks,
                                                                    args->seqlen_q,
                                                                    args->num_steps,
                                                                    scratch.words,
+                                                                   masks_of_group,
                                                                    scratch.live_blocks,
                                                                    scratch.live_pairs);
     FLASHMASK_RETURN_IF_CUDA_FAILS(cudaGetLastError());

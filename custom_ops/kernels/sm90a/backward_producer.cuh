@@ -45,6 +45,8 @@ class BackwardScheduler {
 
  private:
   static constexpr int32_t kNone = -1;
+  static constexpr int32_t kStepsAtOnce = 8;  // of a head before the next of its group
+  static constexpr int32_t kOrderedStepsAtOnce = 4;
 
   __device__ __forceinline__ bool IsOrdered() const { return args_.order.live_blocks != nullptr; }
 
@@ -68,8 +70,7 @@ class BackwardScheduler {
   }
 
   __device__ __forceinline__ void Decode(int32_t item) {
-    constexpr int kParts = kPlanKeyBlock / Config::kKeys;  // of an entry of the plan's order
-    const int32_t blocks = args_.plan.num_key_blocks * kParts;
+    const int32_t blocks = args_.plan.num_key_blocks;
     const int32_t section_items = heads_per_section_ * blocks;
     const int32_t first_head = item / section_items * heads_per_section_;
     const int32_t heads = min(heads_per_section_, args_.num_heads_k_total - first_head);
@@ -78,43 +79,63 @@ class BackwardScheduler {
     const int32_t head_of_all = first_head + in_section % heads;
     batch_ = head_of_all / args_.num_heads_k;
     head_k_ = head_of_all % args_.num_heads_k;
-    // The order of sums is that of the keys, so that no two masks of a group differ in it.
-    const int32_t block = IsOrdered() ? rank : InPlanOrder(rank);
-    key_begin_ = block * Config::kKeys;
+    rank_ = rank;
+    const bool is_last = first_head + heads == args_.num_heads_k_total;
+    const int64_t order = int64_t{Mask(0)} * blocks;
+    key_begin_ = rank;
+    if (IsOrdered()) {
+      key_begin_ = args_.order.blocks[order + rank];
+    } else if (args_.heads_per_key == 1 || is_last) {
+      key_begin_ = args_.plan.key_order[order + rank];
+    }
+    key_begin_ *= Config::kKeys;
   }
 
-  __device__ __forceinline__ int32_t InPlanOrder(int32_t rank) const {
-    constexpr int kParts = kPlanKeyBlock / Config::kKeys;
-    const int32_t* order = args_.plan.key_order + int64_t{Mask(0)} * args_.plan.num_key_blocks;
-    return order[rank / kParts] * kParts + rank % kParts;
+  // Rows from the last to the first: the blocks at work, of one group, then are at the same rows,
+  // also under a diagonal, and the sums there of all its heads stay in the L2.
+  __device__ __forceinline__ bool FromLastRow() const {
+    return IsOrdered() || args_.heads_per_key > 1;
+  }
+
+  // Of some live steps those of each head of the group that shares the mask, then of the next. So
+  // the rows at work are few, and yet a block that a window keeps to some of them does not get far
+  // away from its neighbours.
+  __device__ __forceinline__ void ListSteps() {
+    const int32_t heads_at_once = min(args_.heads_per_mask, args_.heads_per_key);
+    const int32_t steps_at_once = IsOrdered() ? kOrderedStepsAtOnce : kStepsAtOnce;
+    pending_step_ = kNone;
+    flags_ = kFirstStep | kPartialStep;
+    LiveSteps<kRows> live;
+    for (int32_t head = 0; head < args_.heads_per_key; head += heads_at_once) {
+      LoadRanges(head, &live);
+      int32_t first = live.Next(0);
+      while (first < args_.num_steps) {
+        int32_t step = first;
+        for (int32_t other = head; other < head + heads_at_once; ++other) {
+          step = first;
+          for (int32_t i = 0; i < steps_at_once && step < args_.num_steps; ++i) {
+            ListPending(0);
+            pending_step_ = step;
+            pending_head_ = other;
+            flags_ = (flags_ & kFirstStep) | (live.IsPartial(step) ? kPartialStep : 0u);
+            step = live.Next(step + 1);
+          }
+        }
+        first = step;
+      }
+    }
+    if (pending_step_ != kNone) {
+      ListPending(kLastStep);
+    } else {
+      List(0, 0, flags_ | kLastStep | kDeadStep);
+    }
   }
 
   // A step is only listed when the next one is known: the last of an item is marked.
-  __device__ __forceinline__ void ListSteps() {
-    LiveSteps<kRows> live;
-    LoadRanges(0, &live);
-    int32_t step = live.Next(0);
-    int32_t pending = kNone;
-    int32_t pending_head = 0;
-    uint32_t flags = kFirstStep | kPartialStep;
-    for (int32_t head = 0;;) {  // of the group
-      while (step >= args_.num_steps && ++head < args_.heads_per_key) {
-        if (args_.heads_per_mask < args_.heads_per_key) LoadRanges(head, &live);
-        step = live.Next(0);
-      }
-      const bool end = step >= args_.num_steps;
-      if (pending != kNone) {
-        List(pending_head, pending, flags | (end ? kLastStep : 0u));
-        flags = 0;
-      } else if (end) {
-        List(0, 0, flags | kLastStep | kDeadStep);
-      }
-      if (end) return;
-      pending = step;
-      pending_head = head;
-      flags = (flags & kFirstStep) | (live.IsPartial(step) ? kPartialStep : 0u);
-      step = live.Next(step + 1);
-    }
+  __device__ __forceinline__ void ListPending(uint32_t more_flags) {
+    if (pending_step_ == kNone) return;
+    List(pending_head_, pending_step_, flags_ | more_flags);
+    flags_ = 0;
   }
 
   __device__ __forceinline__ void LoadRanges(int32_t head_of_group, LiveSteps<kRows>* live) const {
@@ -125,14 +146,14 @@ class BackwardScheduler {
                ranges[Config::kKeys / kPlanColumns - 1],
                args_.seqlen_q,
                args_.num_steps,
-               IsOrdered(),
+               FromLastRow(),
                lane_);
   }
 
   __device__ __forceinline__ void List(int32_t head_of_group, int32_t counted, uint32_t flags) {
     ptx::MbarrierWait(ptx::SharedAddress(&shared_->entry_empty[place_.stage]), place_.parity ^ 1);
     if (lane_ == 0) {
-      const int32_t step = IsOrdered() ? args_.num_steps - 1 - counted : counted;
+      const int32_t step = FromLastRow() ? args_.num_steps - 1 - counted : counted;
       const int32_t head = head_k_ * args_.heads_per_key + head_of_group;
       const int32_t mask = Mask(head_of_group);
       ListEntry& entry = shared_->entries[place_.stage];
@@ -140,7 +161,7 @@ class BackwardScheduler {
                     step * kRows,
                     mask * args_.num_steps + step,
                     flags};
-      entry.item = {key_begin_, head_k_, batch_};
+      entry.item = {key_begin_, head_k_, batch_, rank_};
       entry.head = head;
       entry.mask = mask;
       ptx::MbarrierArrive(ptx::SharedAddress(&shared_->entry_full[place_.stage]));
@@ -156,6 +177,10 @@ class BackwardScheduler {
   int32_t batch_ = 0;
   int32_t head_k_ = 0;
   int32_t key_begin_ = 0;
+  int32_t rank_ = 0;
+  int32_t pending_step_ = kNone;
+  int32_t pending_head_ = 0;
+  uint32_t flags_ = 0;
   RingPlace<kListEntries> place_;
 };
 
@@ -325,11 +350,12 @@ class BackwardReducer {
       if (job.kind == JobKind::kExit) break;
       if (job.kind != JobKind::kAddGradQuery) {
         if (lane_ == 0) StoreKeys(job.kind, item);
+        __syncwarp();  // the parity may be kept in a register that the warp shares
         if (job.kind == JobKind::kStoreGradKey) item_parity_ ^= 1;  // the item's last job
       } else if (args_.order.live_blocks == nullptr) {
         if (lane_ == 0) AddGradQuery(job.step.tile);
       } else {
-        AddInOrder(job.step, item.key_begin / Config::kKeys);
+        AddInOrder(job.step, item.rank);
       }
       __syncwarp();
     }
@@ -348,9 +374,9 @@ class BackwardReducer {
   }
 
   // Adds after the live key block before this one, and tells the next.
-  __device__ __forceinline__ void AddInOrder(const StepInfo& step, int32_t block) {
+  __device__ __forceinline__ void AddInOrder(const StepInfo& step, int32_t rank) {
     if ((step.flags & kDeadStep) != 0) return;
-    const int32_t before = LiveBlockBefore(step.mask_step, block);
+    const int32_t before = LiveRankBefore(step.mask_step, rank);
     if (lane_ != 0) return;
     int32_t* last_added = args_.order.last_added + int64_t{step.tile} * Config::kGroups + group_;
     while (ptx::LoadAcquire(last_added) != before + 1) {
@@ -359,17 +385,17 @@ class BackwardReducer {
     AddGradQuery(step.tile);
     ptx::BulkWait<0>();
     ptx::FenceProxyGlobal();
-    ptx::StoreRelease(last_added, block + 1);
+    ptx::StoreRelease(last_added, rank + 1);
   }
 
-  // The greatest live key block below `block`, or -1.
-  __device__ __forceinline__ int32_t LiveBlockBefore(int32_t mask_step, int32_t block) const {
+  // The greatest rank of a live key block below `rank`, or -1.
+  __device__ __forceinline__ int32_t LiveRankBefore(int32_t mask_step, int32_t rank) const {
     constexpr int kBits = 32;
     const uint32_t* words = args_.order.live_blocks + int64_t{mask_step} * args_.order.words;
-    for (int32_t last = block / kBits; last >= 0; last -= kWarp) {
+    for (int32_t last = rank / kBits; last >= 0; last -= kWarp) {
       const int32_t word = last - lane_;
       uint32_t bits = word >= 0 ? words[word] : 0;
-      if (word == block / kBits) bits &= (1u << block % kBits) - 1;
+      if (word == rank / kBits) bits &= (1u << rank % kBits) - 1;
       const unsigned lanes = __ballot_sync(kAllLanes, bits != 0);
       if (lanes != 0) {
         const int source = __ffs(static_cast<int>(lanes)) - 1;

@@ -31,6 +31,7 @@ struct ItemInfo {
   int32_t key_begin;  // or kNoMoreItems
   int32_t head_k;
   int32_t batch;
+  int32_t rank;  // of the key block in the head's order
 };
 
 // A step that is to be loaded.
