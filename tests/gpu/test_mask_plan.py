@@ -16,6 +16,7 @@ COLUMNS = 64  # of a range
 KEY_BLOCK = 128
 ROW_BLOCKS = {"sm80": 128, "sm90a": 192}  # of the forward; no backward asks for another
 ROW_STEP = 64
+LONG_BLOCK = 8  # times the mean cost
 FEW_ROWS = 64  # up to which the sm80 forward is another (custom_ops/kernels/sm80/few_rows.h)
 ALIGNMENT = 256  # bytes
 INT32 = np.iinfo(np.int32)
@@ -102,6 +103,13 @@ def order_of(costs: np.ndarray) -> np.ndarray:
     return last - np.argsort(-costs[:, ::-1], axis=1, kind="stable")
 
 
+def places_of(costs: np.ndarray) -> np.ndarray:
+    """Return blocks of each mask by place, then the long ones from the last to the first."""
+    is_long = costs * costs.shape[1] > LONG_BLOCK * costs.sum(axis=1, keepdims=True)
+    place = np.arange(costs.shape[1])
+    return np.argsort(np.where(is_long, 2 * costs.shape[1] - place, place), axis=1)
+
+
 class Plan:
     """The arrays at the start of a workspace, in the order of mask_plan.h."""
 
@@ -134,7 +142,12 @@ def kernels(request):
 
 
 def plans(
-    case: AttentionCase, mask: Mask, rng: np.random.Generator, kernels: str
+    case: AttentionCase,
+    mask: Mask,
+    rng: np.random.Generator,
+    kernels: str,
+    *,
+    deterministic: bool = False,
 ) -> tuple[Plan, Plan]:
     """Return the plans that a forward and a backward leave in their workspaces."""
     inputs = random_inputs(case, rng)
@@ -142,7 +155,7 @@ def plans(
     common = (gpu.indices_tensor(mask), mask.causal)
     memory = {
         name: torch.full(
-            (capi.workspace_bytes(name, query, key, *common),),
+            (capi.workspace_bytes(name, query, key, *common, deterministic=deterministic),),
             gpu.POISONED_BYTE,
             dtype=torch.uint8,
             device="cuda",
@@ -152,7 +165,16 @@ def plans(
     window = mask.window_pair or capi.NO_WINDOW
     out, lse = capi.forward(query, key, value, *common, window=window, workspace=memory["forward"])
     capi.backward(
-        grad_out, query, key, value, out, lse, *common, window=window, workspace=memory["backward"]
+        grad_out,
+        query,
+        key,
+        value,
+        out,
+        lse,
+        *common,
+        deterministic=deterministic,
+        window=window,
+        workspace=memory["backward"],
     )
     heads = 1 if mask.indices is None else mask.indices.shape[1]
     sizes = (case.batch * heads, case.seqlen_q, case.seqlen_k)
@@ -162,12 +184,17 @@ def plans(
     )
 
 
-def check_plans(case: AttentionCase, mask: Mask, rng: np.random.Generator, kernels: str) -> None:
-    forward, backward = plans(case, mask, rng, kernels)
+def ranges_of(case: AttentionCase, mask: Mask) -> tuple[np.ndarray, np.ndarray]:
+    """Return the model's bounds and ranges."""
     bounds = model_bounds(mask, case.seqlen_q, case.seqlen_k)
     if mask.indices is None:
         bounds = np.repeat(bounds, case.batch, axis=0)
-    ranges = model_ranges(bounds, case.seqlen_q, case.seqlen_k)
+    return bounds, model_ranges(bounds, case.seqlen_q, case.seqlen_k)
+
+
+def check_plans(case: AttentionCase, mask: Mask, rng: np.random.Generator, kernels: str) -> None:
+    forward, backward = plans(case, mask, rng, kernels)
+    bounds, ranges = ranges_of(case, mask)
     for plan in (forward, backward):
         np.testing.assert_array_equal(plan.bounds, bounds)
         np.testing.assert_array_equal(plan.ranges, ranges)
@@ -205,3 +232,38 @@ def test_plan_equals_the_model(name, lengths, kernels, rng):
 def test_plan_of_the_papers_masks_equals_the_model(name, kernels, rng):
     case = AttentionCase(seqlen_q=5000, head_dim=8, dtype="bfloat16")
     check_plans(case, paper_mask(name, rng, case.seqlen_q), rng, kernels)
+
+
+def window_with_sinks(size: int) -> Mask:
+    """Return a causal window of 512 rows beside 64 keys that all later rows see."""
+    column = np.arange(size)
+    starts = np.where(column < 64, size, np.minimum(column + 512, size))
+    return Mask(np.broadcast_to(starts, (2, 1, size)).astype(np.int32)[..., None], causal=True)
+
+
+@pytest.mark.parametrize("size", [1, 129, 700, 9000, 33000])
+@pytest.mark.parametrize("name", ["causal", "causal_documents", "sinks"])
+def test_ordered_sums_go_by_place_but_for_long_key_blocks(name, size, kernels, rng):
+    if kernels != "sm90a":
+        pytest.skip("other kernels order such sums without the plan")
+    case = AttentionCase(batch=2, seqlen_q=size, seqlen_k=size, head_dim=8, dtype="bfloat16")
+    mask = window_with_sinks(size) if name == "sinks" else cases.MASKS[name](rng, 2, 1, size, size)
+    _, backward = plans(case, mask, rng, kernels, deterministic=True)
+    costs = model_key_costs(ranges_of(case, mask)[1], size)
+    places = places_of(costs)
+    assert (places != np.arange(costs.shape[1])).any() == (name == "sinks" and size >= 9000)
+    np.testing.assert_array_equal(backward.key_order, places)
+
+
+@pytest.mark.parametrize("lengths", [(1, 1), (129, 700), (33000, 20000)], ids=str)
+def test_plan_of_the_wide_backward_orders_rows_and_keys(lengths, kernels, rng):
+    if kernels != "sm90a":
+        pytest.skip("other kernels have one backward for all head dims")
+    rows, columns = lengths
+    case = AttentionCase("four", batch=2, seqlen_q=rows, seqlen_k=columns, head_dim=192)
+    mask = case.make_mask(rng)
+    _, backward = plans(case, mask, rng, kernels)
+    ranges = ranges_of(case, mask)[1]
+    costs = model_row_costs(ranges, rows, ROW_BLOCKS["sm80"])
+    np.testing.assert_array_equal(backward.order, order_of(costs))
+    np.testing.assert_array_equal(backward.key_order, order_of(model_key_costs(ranges, rows)))

@@ -4,9 +4,9 @@
 //              them, and folds them to one range by warp reductions.
 // PlanBlocks   one warp per row block: classifies its tiles, 32 at a time, and counts live ones; or
 //              one per key block, which counts its live steps of rows. The thread block that is the
-//              last of its mask to finish sorts: the rank of a block is the number of those with a
+//              last of its mask to finish orders: the rank of a block is the number of those with a
 //              higher cost, or the same and a larger row, so the order is a function of the mask
-//              alone.
+//              alone; or it is its place.
 // PlanShort    all that by one thread block per mask.
 // The first kernel also clears what those behind the plan count in.
 
@@ -84,15 +84,15 @@ struct Blocks {
   int32_t seqlen_q;
 };
 
-template <bool kByRows>
 __device__ __forceinline__ Blocks BlocksOf(const PlanShape& shape,
                                            const MaskPlanView& plan,
-                                           int64_t mask_index) {
+                                           int64_t mask_index,
+                                           bool by_rows) {
   Blocks blocks;
-  blocks.count = kByRows ? plan.num_row_blocks : plan.num_key_blocks;
+  blocks.count = by_rows ? plan.num_row_blocks : plan.num_key_blocks;
   blocks.ranges = plan.ranges + mask_index * plan.num_column_tiles;
-  blocks.costs = (kByRows ? plan.costs : plan.key_costs) + mask_index * blocks.count;
-  blocks.order = (kByRows ? plan.order : plan.key_order) + mask_index * blocks.count;
+  blocks.costs = (by_rows ? plan.costs : plan.key_costs) + mask_index * blocks.count;
+  blocks.order = (by_rows ? plan.order : plan.key_order) + mask_index * blocks.count;
   blocks.num_column_tiles = plan.num_column_tiles;
   blocks.row_block = plan.row_block;
   blocks.seqlen_q = static_cast<int32_t>(shape.seqlen_q);
@@ -100,10 +100,9 @@ __device__ __forceinline__ Blocks BlocksOf(const PlanShape& shape,
 }
 
 // A warp counts what is live of one block.
-template <bool kByRows>
-__device__ __forceinline__ void CountLive(const Blocks& blocks, int block, int lane) {
+__device__ __forceinline__ void CountLive(const Blocks& blocks, bool by_rows, int block, int lane) {
   int32_t live = 0;
-  if (kByRows) {
+  if (by_rows) {
     const int32_t row_begin = block * blocks.row_block;
     const int32_t row_end = min(row_begin + blocks.row_block, blocks.seqlen_q);
     for (int tile = lane; tile < blocks.num_column_tiles; tile += kWarp) {
@@ -159,6 +158,37 @@ __device__ __forceinline__ void SortByCost(const Blocks& blocks) {
   }
 }
 
+// One warp: blocks by place, long ones last.
+__device__ __forceinline__ void OrderByPlace(const Blocks& blocks, int lane) {
+  int64_t sum = 0;
+  for (int block = lane; block < blocks.count; block += kWarp) sum += __ldcg(blocks.costs + block);
+  for (int offset = kWarp / 2; offset > 0; offset /= 2) {
+    sum += __shfl_xor_sync(kAllLanes, sum, offset);
+  }
+  int32_t long_before = 0;
+  for (int first = 0; first < blocks.count; first += kWarp) {
+    const int block = first + lane;
+    const int64_t cost = block < blocks.count ? __ldcg(blocks.costs + block) : 0;
+    const bool is_long = cost * blocks.count > kLongBlock * sum;
+    const unsigned long_lanes = __ballot_sync(kAllLanes, is_long);
+    const int32_t before = long_before + __popc(long_lanes & ((1u << lane) - 1));
+    if (block < blocks.count) {
+      blocks.order[is_long ? blocks.count - 1 - before : block - before] = block;
+    }
+    long_before += __popc(long_lanes);
+  }
+}
+
+// All threads of a thread block call it.
+template <PlanOrders kOrders, int kThreads_>
+__device__ __forceinline__ void Order(const Blocks& blocks) {
+  if (kOrders != PlanOrders::kKeyPlaces) {
+    SortByCost<kThreads_>(blocks);
+  } else if (threadIdx.x < kWarp) {
+    OrderByPlace(blocks, threadIdx.x);
+  }
+}
+
 // All threads of the grid call it.
 __device__ __forceinline__ void Clear(const ClearedBytes& cleared) {
   auto* quads = static_cast<uint4*>(cleared.begin);
@@ -174,39 +204,54 @@ __global__ void __launch_bounds__(kThreads)
   Clear(cleared);
   const int64_t warp = static_cast<int64_t>(blockIdx.x) * kWarpsPerBlock + threadIdx.x / kWarp;
   const int lane = threadIdx.x % kWarp;
-  for (int64_t i = warp * kWarp + lane; i < plan.num_masks; i += int64_t{gridDim.x} * kThreads) {
+  const int64_t counters = int64_t{2} * plan.num_masks;
+  for (int64_t i = warp * kWarp + lane; i < counters; i += int64_t{gridDim.x} * kThreads) {
     plan.finished[i] = 0;
   }
   if (warp >= static_cast<int64_t>(plan.num_masks) * plan.num_column_tiles) return;
   LowerTile(shape, mask, plan, warp, lane);
 }
 
-// grid: blocks of warps by masks.
-template <bool kByRows>
+// grid: blocks of warps by masks by orders, of rows first if there are two.
+template <PlanOrders kOrders>
 __global__ void __launch_bounds__(kThreads) PlanBlocks(PlanShape shape, MaskPlanView plan) {
-  const Blocks blocks = BlocksOf<kByRows>(shape, plan, blockIdx.y);
+  const bool by_rows =
+      kOrders == PlanOrders::kRowBlocks || (kOrders == PlanOrders::kBoth && blockIdx.z == 0);
+  const Blocks blocks = BlocksOf(shape, plan, blockIdx.y, by_rows);
   const int block = blockIdx.x * kWarpsPerBlock + threadIdx.x / kWarp;
-  if (block < blocks.count) CountLive<kByRows>(blocks, block, threadIdx.x % kWarp);
-  if (IsLastToFinish(plan.finished + blockIdx.y)) SortByCost<kThreads>(blocks);
+  if (block < blocks.count) CountLive(blocks, by_rows, block, threadIdx.x % kWarp);
+  if (IsLastToFinish(plan.finished + blockIdx.z * gridDim.y + blockIdx.y)) {
+    Order<kOrders, kThreads>(blocks);
+  }
+}
+
+// A thread block counts and orders the blocks of a mask.
+template <PlanOrders kOrders>
+__device__ __forceinline__ void CountAndOrder(const PlanShape& shape,
+                                              const MaskPlanView& plan,
+                                              bool by_rows) {
+  const Blocks blocks = BlocksOf(shape, plan, blockIdx.x, by_rows);
+  for (int block = threadIdx.x / kWarp; block < blocks.count; block += kMostThreads / kWarp) {
+    CountLive(blocks, by_rows, block, threadIdx.x % kWarp);
+  }
+  __syncthreads();
+  Order<kOrders, kMostThreads>(blocks);
 }
 
 // Everything of a short mask.
-template <bool kByRows>
+template <PlanOrders kOrders>
 __global__ void __launch_bounds__(kMostThreads)
     PlanShort(PlanShape shape, MaskParams mask, MaskPlanView plan, ClearedBytes cleared) {
   Clear(cleared);
   const int warp = threadIdx.x / kWarp;
-  const int lane = threadIdx.x % kWarp;
   for (int tile = warp; tile < plan.num_column_tiles; tile += kMostThreads / kWarp) {
-    LowerTile(shape, mask, plan, int64_t{blockIdx.x} * plan.num_column_tiles + tile, lane);
+    const int64_t tile_of_all = int64_t{blockIdx.x} * plan.num_column_tiles + tile;
+    LowerTile(shape, mask, plan, tile_of_all, threadIdx.x % kWarp);
   }
   __syncthreads();
-  const Blocks blocks = BlocksOf<kByRows>(shape, plan, blockIdx.x);
-  for (int block = warp; block < blocks.count; block += kMostThreads / kWarp) {
-    CountLive<kByRows>(blocks, block, lane);
-  }
-  __syncthreads();
-  SortByCost<kMostThreads>(blocks);
+  constexpr bool kRows = kOrders == PlanOrders::kRowBlocks || kOrders == PlanOrders::kBoth;
+  if (kRows) CountAndOrder<kOrders>(shape, plan, true);
+  if (kOrders != PlanOrders::kRowBlocks) CountAndOrder<kOrders>(shape, plan, false);
 }
 
 size_t Aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
@@ -249,8 +294,49 @@ size_t CutMaskPlan(const AttentionSizes& sizes, void* workspace, MaskPlanView* p
   plan->order = cutter.Take<int32_t>(masks * plan->num_row_blocks);
   plan->key_costs = cutter.Take<int32_t>(masks * plan->num_key_blocks);
   plan->key_order = cutter.Take<int32_t>(masks * plan->num_key_blocks);
-  plan->finished = cutter.Take<int32_t>(masks);
+  plan->finished = cutter.Take<int32_t>(2 * masks);
   return cutter.used();
+}
+
+Status LaunchColumns(const AttentionSizes& sizes,
+                     const MaskParams& mask,
+                     const MaskPlanView& plan,
+                     cudaStream_t stream,
+                     const ClearedBytes& cleared) {
+  const int64_t tiles = static_cast<int64_t>(plan.num_masks) * plan.num_column_tiles;
+  const unsigned column_blocks = std::max(1u, NumBlocks(tiles, kWarpsPerBlock));
+  const PlanShape shape{sizes.seqlen_q, sizes.seqlen_k};
+  PlanColumns<<<column_blocks, kThreads, 0, stream>>>(shape, mask, plan, cleared);
+  return CudaStatus(cudaGetLastError(), "launch of PlanColumns");
+}
+
+template <PlanOrders kOrders>
+Status Launch(const AttentionSizes& sizes,
+              const MaskParams& mask,
+              const MaskPlanView& plan,
+              cudaStream_t stream,
+              const ClearedBytes& cleared) {
+  constexpr bool kBoth = kOrders == PlanOrders::kBoth;
+  const int32_t rows = kBoth || kOrders == PlanOrders::kRowBlocks ? plan.num_row_blocks : 0;
+  const int32_t keys = kOrders == PlanOrders::kRowBlocks ? 0 : plan.num_key_blocks;
+  const int32_t num_blocks = std::max(rows, keys);
+  const auto masks = static_cast<unsigned>(plan.num_masks);
+  const PlanShape shape{sizes.seqlen_q, sizes.seqlen_k};
+  if (std::max(plan.num_column_tiles, num_blocks) <= kShortTiles) {
+    PlanShort<kOrders><<<masks, kMostThreads, 0, stream>>>(shape, mask, plan, cleared);
+    return CudaStatus(cudaGetLastError(), "launch of PlanShort");
+  }
+  const Status lowered = LaunchColumns(sizes, mask, plan, stream, cleared);
+  if (!lowered.ok() || num_blocks == 0) return lowered;
+  if (masks > kMostMasks) {
+    return Status::Unsupported("at most " + std::to_string(kMostMasks) +
+                               " masks (batch times mask heads) of more than " +
+                               std::to_string(kShortTiles) + " blocks of rows or of 64 keys; got " +
+                               std::to_string(masks));
+  }
+  const dim3 grid(NumBlocks(num_blocks, kWarpsPerBlock), masks, kBoth ? 2 : 1);
+  PlanBlocks<kOrders><<<grid, kThreads, 0, stream>>>(shape, plan);
+  return CudaStatus(cudaGetLastError(), "launch of PlanBlocks");
 }
 
 }  // namespace
@@ -275,30 +361,19 @@ Status BuildMaskPlan(const AttentionSizes& sizes,
                      cudaStream_t stream,
                      const ClearedBytes& cleared) {
   if (plan.num_masks == 0) return Status::Ok();
-  const PlanShape shape{sizes.seqlen_q, sizes.seqlen_k};
-  const bool by_rows = orders == PlanOrders::kRowBlocks;
-  const int num_blocks = by_rows ? plan.num_row_blocks : plan.num_key_blocks;
-  const auto masks = static_cast<unsigned>(plan.num_masks);
-  if (orders != PlanOrders::kNone && std::max(plan.num_column_tiles, num_blocks) <= kShortTiles) {
-    const auto kernel = by_rows ? PlanShort<true> : PlanShort<false>;
-    kernel<<<masks, kMostThreads, 0, stream>>>(shape, mask, plan, cleared);
-    return CudaStatus(cudaGetLastError(), "launch of PlanShort");
+  switch (orders) {
+    case PlanOrders::kRowBlocks:
+      return Launch<PlanOrders::kRowBlocks>(sizes, mask, plan, stream, cleared);
+    case PlanOrders::kKeyBlocks:
+      return Launch<PlanOrders::kKeyBlocks>(sizes, mask, plan, stream, cleared);
+    case PlanOrders::kBoth:
+      return Launch<PlanOrders::kBoth>(sizes, mask, plan, stream, cleared);
+    case PlanOrders::kKeyPlaces:
+      return Launch<PlanOrders::kKeyPlaces>(sizes, mask, plan, stream, cleared);
+    case PlanOrders::kNone:
+      break;
   }
-  const int64_t tiles = static_cast<int64_t>(plan.num_masks) * plan.num_column_tiles;
-  const unsigned column_blocks = std::max(1u, NumBlocks(tiles, kWarpsPerBlock));
-  PlanColumns<<<column_blocks, kThreads, 0, stream>>>(shape, mask, plan, cleared);
-  FLASHMASK_RETURN_IF_CUDA_FAILS(cudaGetLastError());
-  if (orders == PlanOrders::kNone || num_blocks == 0) return Status::Ok();
-  if (masks > kMostMasks) {
-    return Status::Unsupported("at most " + std::to_string(kMostMasks) +
-                               " masks (batch times mask heads) of more than " +
-                               std::to_string(kShortTiles) + " blocks of rows or of 64 keys; got " +
-                               std::to_string(masks));
-  }
-  const dim3 grid(NumBlocks(num_blocks, kWarpsPerBlock), masks);
-  const auto kernel = by_rows ? PlanBlocks<true> : PlanBlocks<false>;
-  kernel<<<grid, kThreads, 0, stream>>>(shape, plan);
-  return CudaStatus(cudaGetLastError(), "launch of PlanBlocks");
+  return LaunchColumns(sizes, mask, plan, stream, cleared);
 }
 
 }  // namespace flashmask

@@ -7,7 +7,7 @@
 //   bounds   16 bytes a key: the two masked row intervals of a column, clipped, causal lowered
 //   ranges   32 bytes per 64 keys: what they do to a tile of rows (core/column_bounds.h)
 //   order    4 bytes per row block: row blocks of a mask, most live tiles first; for a backward
-//            of key blocks
+//            of key blocks, or these by place
 
 #include "core/column_bounds.h"
 #include "core/params.h"
@@ -33,7 +33,7 @@ struct MaskPlanView {
   int32_t* order = nullptr;      // [masks, row_blocks]
   int32_t* key_costs = nullptr;  // [masks, key_blocks]: live row steps of the key block
   int32_t* key_order = nullptr;  // [masks, key_blocks]
-  int32_t* finished = nullptr;   // [masks]: thread blocks that have counted their live tiles
+  int32_t* finished = nullptr;   // [2, masks]: thread blocks that have counted rows' or keys' tiles
   int32_t row_block = kPlanRowBlock;
   int32_t num_masks = 0;  // batch times mask heads
   int32_t num_column_tiles = 0;
@@ -51,8 +51,12 @@ MaskPlanView LayOutMaskPlan(const AttentionSizes& sizes,
                             void* workspace,
                             int row_block = kPlanRowBlock);
 
-// Which of the orders a kernel reads.
-enum class PlanOrders { kRowBlocks, kKeyBlocks, kNone };
+// Which of the orders a kernel reads: of row blocks, of key blocks, or of both, by falling cost; or
+// of key blocks by place, but with those last that have kLongBlock times the live steps of the mean
+// one.
+enum class PlanOrders { kRowBlocks, kKeyBlocks, kBoth, kKeyPlaces, kNone };
+
+constexpr int kLongBlock = 8;
 
 // Memory that the kernels of a plan set to zero on the way, for those behind them; both multiples
 // of 16 bytes.
@@ -61,7 +65,7 @@ struct ClearedBytes {
   size_t count = 0;
 };
 
-// Enqueues the kernels that fill the plan: bounds, ranges and one of the orders or none.
+// Enqueues the kernels that fill the plan: bounds, ranges and the orders.
 Status BuildMaskPlan(const AttentionSizes& sizes,
                      const MaskParams& mask,
                      const MaskPlanView& plan,

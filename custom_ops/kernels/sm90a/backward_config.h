@@ -42,12 +42,11 @@ struct BackwardConfig {
 };
 
 // What the deterministic backward adds: an order of the sums of grad_query. The key blocks of a
-// head add to a step of rows by their place, but those that many more rows see than others, such as
-// keys that are visible everywhere, come last: nobody waits for them. If the heads of a group have
-// several masks, the first decides. Rows go from the last to the first, so that under a diagonal a
-// block is a step behind the one before it.
+// head add to a step of rows in the plan's order, that of places: those that many more rows see
+// than others, such as keys that are visible everywhere, come last, so that nobody waits for them.
+// If the heads of a group have several masks, the first decides. Rows go from the last to the
+// first, so that under a diagonal a block is a step behind the one before it.
 struct SumOrder {
-  const int32_t* blocks = nullptr;  // [masks, key blocks]: key blocks in that order
   // [masks, row steps, words]: bit b of word w is set if the key block of rank 32 w + b is live.
   const uint32_t* live_blocks = nullptr;  // null: sums may come in any order
   int32_t* last_added = nullptr;          // [B, Hq, row steps, groups]: 1 + the last block's rank

@@ -40,38 +40,10 @@ __device__ __forceinline__ float Dot8(const uint4& left, const uint4& right) {
   return sum;
 }
 
-// A warp per mask: SumOrder::blocks. A block is long if it has so many times the live steps of the
-// mean one.
-template <int kLongBlock>
-__global__ void __launch_bounds__(kSmallThreads)
-    OrderKeyBlocks(MaskPlanView plan, int32_t* blocks) {
-  const int mask = (static_cast<int>(blockIdx.x) * kSmallThreads + threadIdx.x) / kWarp;
-  const int lane = threadIdx.x % kWarp;
-  if (mask >= plan.num_masks) return;
-  const int32_t count = plan.num_key_blocks;
-  const int32_t* costs = plan.key_costs + int64_t{mask} * count;
-  int32_t* order = blocks + int64_t{mask} * count;
-  int64_t sum = 0;
-  for (int32_t block = lane; block < count; block += kWarp) sum += costs[block];
-  for (int offset = kWarp / 2; offset > 0; offset /= 2) {
-    sum += __shfl_xor_sync(kAllLanes, sum, offset);
-  }
-  int32_t long_before = 0;
-  for (int32_t first = 0; first < count; first += kWarp) {
-    const int32_t block = first + lane;
-    const bool is_long = block < count && int64_t{costs[block]} * count > kLongBlock * sum;
-    const unsigned long_lanes = __ballot_sync(kAllLanes, is_long);
-    const int32_t before = long_before + __popc(long_lanes & ((1u << lane) - 1));
-    if (block < count) order[is_long ? count - 1 - before : block - before] = block;
-    long_before += __popc(long_lanes);
-  }
-}
-
 // One warp per word of SumOrder::live_blocks, a key block a lane; live_pairs is zero at the start.
 // So many masks in a row belong to the heads of a group.
 template <int kRows>
 __global__ void __launch_bounds__(kSmallThreads) ListLiveBlocks(MaskPlanView plan,
-                                                                const int32_t* blocks,
                                                                 int32_t seqlen_q,
                                                                 int32_t num_steps,
                                                                 int32_t words,
@@ -88,7 +60,8 @@ __global__ void __launch_bounds__(kSmallThreads) ListLiveBlocks(MaskPlanView pla
   const int32_t rank = static_cast<int32_t>(index % words) * kWarp + lane;
   bool live = false;
   if (exists && rank < plan.num_key_blocks) {
-    const int32_t block = blocks[(mask - mask % masks_of_group) * plan.num_key_blocks + rank];
+    const int64_t order = (mask - mask % masks_of_group) * plan.num_key_blocks;
+    const int32_t block = plan.key_order[order + rank];
     const TileRange* ranges =
         plan.ranges + mask * plan.num_column_tiles + int64_t{block} * kTilesPerBlock;
     live = ClassifyPair(ranges[0], ranges[1], true, row, min(row + kRows, seqlen_q)) !=

@@ -30,12 +30,8 @@ namespace flashmask::sm90a {
 // inside it and at 1.5 outside, and the rows of query and grad_out take as much again.
 constexpr int64_t kSectionBytes = int64_t{16} << 20;
 
-// A key block with so many times the live steps of the mean one adds last in ordered sums.
-constexpr int kLongBlock = 8;
-
 struct BackwardScratch {
   RowTerms terms;
-  int32_t* ordered_blocks = nullptr;
   uint32_t* live_blocks = nullptr;
   int32_t words = 0;
   int32_t* next_item = nullptr;
@@ -81,7 +77,6 @@ BackwardScratch LayOutBackward(const BackwardParams& params, void* workspace) {
   if (params.deterministic) {
     const int64_t masks = sizes.batch * sizes.num_heads_mask;
     scratch.words = static_cast<int32_t>((blocks + kBits - 1) / kBits);
-    scratch.ordered_blocks = static_cast<int32_t*>(take(masks * blocks));
     scratch.live_blocks = static_cast<uint32_t*>(take(masks * scratch.num_steps * scratch.words));
   }
   const size_t zeroed_from = used;
@@ -157,8 +152,7 @@ void FillBackwardArguments(const BackwardParams& params,
   args->terms = scratch.terms;
   args->grad_query_sum = scratch.grad_query_sum;
   args->next_item = scratch.next_item;
-  args->order = {scratch.ordered_blocks,
-                 scratch.live_blocks,
+  args->order = {scratch.live_blocks,
                  scratch.last_added,
                  scratch.words,
                  scratch.live_pairs,
@@ -198,8 +192,9 @@ Status LaunchBackwardKernel(const BackwardParams& params,
   const Status outputs_mapped = MakeOutputMaps<Config>(params, args);
   if (!outputs_mapped.ok()) return outputs_mapped;
   const ClearedBytes cleared{scratch.next_item, scratch.zeroed_bytes};
+  const PlanOrders orders = params.deterministic ? PlanOrders::kKeyPlaces : PlanOrders::kKeyBlocks;
   const Status built =
-      BuildMaskPlan(params.sizes, params.mask, args->plan, PlanOrders::kKeyBlocks, stream, cleared);
+      BuildMaskPlan(params.sizes, params.mask, args->plan, orders, stream, cleared);
   if (!built.ok()) return built;
   const RowInputs inputs{params.out, params.grad_out, params.softmax_lse, params.grad_softmax_lse};
   const int64_t tiles = params.sizes.batch * params.sizes.num_heads * scratch.num_steps;
@@ -208,14 +203,8 @@ Status LaunchBackwardKernel(const BackwardParams& params,
   if (params.deterministic) {
     const int64_t words = int64_t{args->plan.num_masks} * scratch.num_steps * scratch.words;
     const int32_t masks_of_group = std::max(1, args->heads_per_key / args->heads_per_mask);
-    OrderKeyBlocks<kLongBlock>
-        <<<SmallBlocks(int64_t{args->plan.num_masks} * kWarp), kSmallThreads, 0, stream>>>(
-            args->plan,
-            scratch.ordered_blocks);
-    FLASHMASK_RETURN_IF_CUDA_FAILS(cudaGetLastError());
     ListLiveBlocks<Config::kRows>
         <<<SmallBlocks(words * kWarp), kSmallThreads, 0, stream>>>(args->plan,
-                                                                   scratch.ordered_blocks,
                                                                    args->seqlen_q,
                                                                    args->num_steps,
                                                                    scratch.words,

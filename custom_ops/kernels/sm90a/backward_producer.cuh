@@ -70,25 +70,23 @@ class BackwardScheduler {
   }
 
   __device__ __forceinline__ void Decode(int32_t item) {
-    const int32_t blocks = args_.plan.num_key_blocks;
+    constexpr int kParts = kPlanKeyBlock / Config::kKeys;  // of an entry of the plan's order
+    const int32_t blocks = args_.plan.num_key_blocks * kParts;
     const int32_t section_items = heads_per_section_ * blocks;
     const int32_t first_head = item / section_items * heads_per_section_;
     const int32_t heads = min(heads_per_section_, args_.num_heads_k_total - first_head);
     const int32_t in_section = item % section_items;
-    const int32_t rank = in_section / heads;
     const int32_t head_of_all = first_head + in_section % heads;
     batch_ = head_of_all / args_.num_heads_k;
     head_k_ = head_of_all % args_.num_heads_k;
-    rank_ = rank;
+    rank_ = in_section / heads;
     const bool is_last = first_head + heads == args_.num_heads_k_total;
-    const int64_t order = int64_t{Mask(0)} * blocks;
-    key_begin_ = rank;
-    if (IsOrdered()) {
-      key_begin_ = args_.order.blocks[order + rank];
-    } else if (args_.heads_per_key == 1 || is_last) {
-      key_begin_ = args_.plan.key_order[order + rank];
+    int32_t block = rank_;
+    if (IsOrdered() || args_.heads_per_key == 1 || is_last) {
+      const int64_t entry = int64_t{Mask(0)} * args_.plan.num_key_blocks + rank_ / kParts;
+      block = args_.plan.key_order[entry] * kParts + rank_ % kParts;
     }
-    key_begin_ *= Config::kKeys;
+    key_begin_ = block * Config::kKeys;
   }
 
   // Rows from the last to the first: the blocks at work, of one group, then are at the same rows,

@@ -64,15 +64,12 @@ Status LaunchWideKernel(Kernel kernel,
   return CudaStatus(cudaGetLastError(), "launch of a wide backward kernel");
 }
 
-// The row terms, the plan with an order, and one kernel after the other.
+// The row terms, the plan with both orders, and one kernel after the other.
 template <typename KeysConfig, typename RowsConfig>
 Status LaunchWideKernels(const BackwardParams& params,
                          const WideScratch& scratch,
                          const WideBackwardArguments& args) {
   const auto stream = static_cast<cudaStream_t>(params.execution.stream);
-  const auto plan = [&](PlanOrders order) {
-    return BuildMaskPlan(params.sizes, params.mask, args.both.plan, order, stream);
-  };
   int multiprocessors = 0;
   FLASHMASK_RETURN_IF_CUDA_FAILS(cudaDeviceGetAttribute(&multiprocessors,
                                                         cudaDevAttrMultiProcessorCount,
@@ -83,8 +80,9 @@ Status LaunchWideKernels(const BackwardParams& params,
                                        scratch.both.next_item,
                                        scratch.both.zeroed_bytes);
   if (!terms.ok()) return terms;
-  const Status by_keys = plan(PlanOrders::kKeyBlocks);
-  if (!by_keys.ok()) return by_keys;
+  const Status planned =
+      BuildMaskPlan(params.sizes, params.mask, args.both.plan, PlanOrders::kBoth, stream);
+  if (!planned.ok()) return planned;
   static SharedMemoryLimit keys_limit;
   constexpr int kKeysBytes = sizeof(WideKeysShared<KeysConfig>);
   static_assert(kKeysBytes <= kMostSharedBytes, "tiles of keys and rows fit into shared memory");
@@ -96,8 +94,6 @@ Status LaunchWideKernels(const BackwardParams& params,
                                        kKeysBytes,
                                        params.execution);
   if (!keys.ok()) return keys;
-  const Status by_rows = plan(PlanOrders::kRowBlocks);
-  if (!by_rows.ok()) return by_rows;
   static SharedMemoryLimit rows_limit;
   constexpr int kRowsBytes = sizeof(WideRowsShared<RowsConfig>);
   static_assert(kRowsBytes <= kMostSharedBytes, "tiles of rows and keys fit into shared memory");
