@@ -260,7 +260,9 @@ def test_plan_of_the_wide_backward_orders_rows_and_keys(lengths, kernels, rng):
     if kernels != "sm90a":
         pytest.skip("other kernels have one backward for all head dims")
     rows, columns = lengths
-    case = AttentionCase("four", batch=2, seqlen_q=rows, seqlen_k=columns, head_dim=192)
+    case = AttentionCase(
+        "four", batch=2, seqlen_q=rows, seqlen_k=columns, head_dim=192, dtype="bfloat16"
+    )
     mask = case.make_mask(rng)
     _, backward = plans(case, mask, rng, kernels)
     ranges = ranges_of(case, mask)[1]

@@ -90,6 +90,26 @@ def test_a_slow_provider_sits_turns_out_evenly():
     assert len(slow.timings[FORWARD]) == driver.LEAST_TURNS["cpu"]
 
 
+def test_on_a_gpu_the_order_changes_and_calls_before_a_turn_are_not_timed():
+    log = []
+
+    class Asked:
+        def __init__(self, name):
+            self.name = name
+
+        def ask(self, *, untimed, count, **_):
+            log.append(self.name)
+            assert (untimed, count) == (2, 3)
+            return {"timings": [[0.01, 0.01]] * count}
+
+    three = [driver.Contestant(n, Asked(n), (FORWARD,), {FORWARD: 0.01}) for n in "abc"]
+    driver._time_in_turns(three, FORWARD, driver.Effort(20, 10.0), "gpu")
+    turns = ["".join(log[i : i + 3]) for i in range(0, len(log), 3)]
+    assert all(sorted(turn) == ["a", "b", "c"] for turn in turns)
+    assert len(set(turns)) > 3
+    assert [len(one.timings[FORWARD]) for one in three] == [60] * 3
+
+
 @pytest.mark.parametrize(
     ("seconds", "count"), [(1.0, 1), (0.0201, 1), (0.01, 2), (1e-6, 50), (0.0, 50)]
 )
@@ -315,3 +335,11 @@ def test_workers_of_a_gpu_stay_until_they_die(monkeypatch):
     assert third._worker.asked == ["drop"]
     kept.close()
     assert Mortal.closed == 2
+
+
+def test_a_worker_that_died_is_closed_though_it_left_a_request_unread():
+    worker = Worker("ours", device="cpu", threads=1)
+    worker.kill()
+    worker._process.wait()
+    worker._process.stdin.write("{}\n")
+    worker.close()

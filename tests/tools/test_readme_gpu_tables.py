@@ -16,7 +16,12 @@ TEXT = readme.README.read_text(encoding="utf-8")
 SECTION = TEXT.partition("## Speed and memory\n")[2].partition("\nCPU (")[0]
 ROWS = results.read(RESULTS / "gpu.csv")
 WAYS = ("forward", "backward")
-RIVALS = {"FlexAttention": "torch_flex", "cuDNN": "torch_cudnn", "FA2": "torch_flash"}
+RIVALS = {
+    "FlexAttention": "torch_flex",
+    "FlexAttention with FA4": "torch_flex_flash",
+    "cuDNN": "torch_cudnn",
+    "FA2": "torch_flash",
+}
 KIB = 1024
 NUMBERED = r"^\| (?!mask|---).*"  # lines
 

@@ -87,6 +87,28 @@ def test_everything_is_checked_before_anything_is_timed():
     assert [row.status for row in found] == ["ok", "ok"]
 
 
+def test_what_compiles_does_so_for_every_length_in_a_process_of_its_own_before():
+    log = []
+    lines, found = run(Fake(log), some(1024, 2048, provider="torch_flex"))
+    first = log[: [action for action, *_ in log].index("check")]
+    assert [action for action, *_ in first].count("compile") == 3
+    assert [action for action, *_ in first].count("close") == 2
+    assert lines[0].startswith("compiled 2 lengths in ")
+    assert [row.status for row in found] == ["ok", "ok"]
+
+
+def test_a_length_that_does_not_compile_is_told_and_the_rest_goes_on():
+    class Failing(Fake):
+        def ask(self, **request):
+            if request["do"] == "compile" and request["seqlens"] == [2048]:
+                raise WorkerError("no memory (exit code 1)")
+            return super().ask(**request)
+
+    lines, found = run(Failing([]), some(1024, 2048, provider="torch_flex"))
+    assert lines[1] == "torch_flex at S=2048 was not compiled: no memory (exit code 1)"
+    assert [row.status for row in found] == ["ok", "ok"]
+
+
 def test_a_row_has_rates_of_all_steps_and_of_single_ones():
     (row,) = run(Fake([]), some(1024))[1]
     assert (row.steps, row.step_ms, row.cpu_ms) == (2, 2000.0, 3000.0)

@@ -15,6 +15,7 @@ NAME = "tflops_by_mask"
 DRAWN = {
     OURS: "ours",
     FLEX: "FlexAttention",
+    "torch_flex_flash": "FlexAttention with FA4",
     "torch_cudnn": "cuDNN",
     "torch_flash": "FlashAttention-2",
 }

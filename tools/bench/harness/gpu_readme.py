@@ -20,6 +20,7 @@ SHAPES = "shape (masks)"  # how the table of shapes begins
 DENSE = ("full", "causal")  # all that PyTorch's backends know
 RIVALS = {
     FLEX: ("FlexAttention", tuple(PRESETS)),
+    "torch_flex_flash": ("FlexAttention with FA4", tuple(PRESETS)),
     "torch_cudnn": ("cuDNN", DENSE),
     "torch_flash": ("FA2", DENSE),
 }

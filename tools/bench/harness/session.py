@@ -78,9 +78,12 @@ class Session:
         self._run()
         return {"failures": self._failures, **self.drop()}
 
-    def time(self, direction: str, count: int) -> dict[str, Any]:
-        """Return timings of so many calls."""
-        timings = self._meter.time(getattr(self._provider, direction), count)
+    def time(self, direction: str, count: int, untimed: int = 0) -> dict[str, Any]:
+        """Return timings of so many calls, made after others that are not timed."""
+        call = getattr(self._provider, direction)
+        for _ in range(untimed):
+            call()
+        timings = self._meter.time(call, count)
         return {"timings": [list(timing) for timing in timings]}
 
     def sample(

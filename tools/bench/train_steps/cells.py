@@ -13,6 +13,7 @@ ROLES = {
     "gpu": {"ours": OURS, "torch_sdpa": DENSE, "torch_flex": FLEX},
     "cpu": {"ours": OURS, "paddle_dense": DENSE},
 }
+COMPILED = ("torch_flex",)  # for every length
 KIB = 1024
 SEQLENS = {
     "gpu": (4 * KIB, 8 * KIB, 16 * KIB, 32 * KIB, 64 * KIB, 128 * KIB),

@@ -13,7 +13,7 @@ from harness.results import Source
 from harness.workers import WorkerError
 
 from train_steps import rows
-from train_steps.cells import CHECKED_SEQLEN, TrainCell
+from train_steps.cells import CHECKED_SEQLEN, COMPILED, TrainCell
 from train_steps.sizes import StackSizes
 
 TIME_IS_UP = "time is up"
@@ -54,7 +54,18 @@ class Run:
         self._checks: dict[tuple[str, str], dict[str, Any]] = {}
 
     def prepare(self, cells: list[TrainCell]) -> Iterator[str]:
-        """Compile and check, all attentions at once; yield lines for the screen."""
+        """Compile and check, all attentions at once; yield lines for the screen.
+
+        A compiler takes one core and up to a minute for a length, so that processes of their own
+        compile first, one for each length: those that are timed find it in the cache on disk.
+        """
+        compiled = sorted({(c.provider, c.seqlen) for c in cells if c.provider in COMPILED})
+        if compiled:
+            start = time.monotonic()
+            with ThreadPoolExecutor(len(compiled)) as pool:
+                failed = list(filter(None, pool.map(lambda one: self._compile(*one), compiled)))
+            yield f"compiled {len(compiled)} lengths in {time.monotonic() - start:.1f} s"
+            yield from failed
         names = list(dict.fromkeys(cell.provider for cell in cells))
         with ThreadPoolExecutor(len(names)) as pool:
             yield from pool.map(lambda name: self._prepare(name, cells), names)
@@ -90,6 +101,20 @@ class Run:
         """End all processes."""
         for name in list(self._workers):
             self._end(name)
+
+    def _compile(self, name: str, seqlen: int) -> str | None:
+        """Compile for a length; return why that failed, or None."""
+        worker = self._start(name)
+        watch = threading.Timer(max(0.0, self._left()), worker.kill)
+        watch.start()
+        try:
+            worker.ask(do="compile", sizes=asdict(self._sizes), seqlens=[seqlen])
+        except WorkerError as error:
+            return f"{name} at S={seqlen} was not compiled: {error}"
+        finally:
+            watch.cancel()
+            worker.close()
+        return None
 
     def _end(self, name: str) -> None:
         worker = self._workers.pop(name, None)
