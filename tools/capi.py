@@ -9,24 +9,24 @@ from __future__ import annotations
 import ctypes
 import math
 import os
-import struct
 from functools import cache
 from pathlib import Path
 
 import torch
+from capi_layout import (
+    BFLOAT16,
+    FLOAT16,
+    FLOAT32,
+    NO_BACKWARD,
+    NO_TENSOR,
+    NO_WINDOW,
+    PLACE,
+    SIZES,
+    TENSORS,
+)
 
-NO_WINDOW = (-1, -1)
-DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
+DTYPES = {torch.float32: FLOAT32, torch.float16: FLOAT16, torch.bfloat16: BFLOAT16}
 DEFAULT_LIBRARY = Path(__file__).resolve().parent.parent / "build" / "libflashmask_c.so"
-
-# flashmask_call of custom_ops/capi/flashmask_c.h in three parts, packed at once: setting the fields
-# of a ctypes structure one by one takes longer than the launches. What the memory to work in
-# depends on; pointers and strides of tensors; where to run.
-SIZES = struct.Struct("@7q2if3i")
-TENSORS = struct.Struct("@3q" + "4q" * 4 + "q" + "4q" + "q" + "4q" * 3)
-PLACE = struct.Struct("@2qi4x")
-NO_TENSOR = (0, 0, 0, 0)
-NO_BACKWARD = (*NO_TENSOR, 0, *NO_TENSOR * 3)  # of TENSORS in a forward
 
 View = tuple[int, int, int, int]
 

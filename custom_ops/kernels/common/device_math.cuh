@@ -1,6 +1,6 @@
 #pragma once
 
-// Numbers of 16 bits in pairs, and powers of 2: single instructions.
+// Numbers of 16 bits in pairs: single instructions.
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -36,13 +36,6 @@ __device__ __forceinline__ float2 Unpack<__nv_bfloat16>(uint32_t pair) {
 template <>
 __device__ __forceinline__ float2 Unpack<__half>(uint32_t pair) {
   return __half22float2(*reinterpret_cast<const __half2*>(&pair));
-}
-
-// 2^x; 0 below 2^-126. PTX ISA 8.x, section 9.7.3.21.
-__device__ __forceinline__ float Exp2(float x) {
-  float result;
-  asm("ex2.approx.ftz.f32 %0, %1;\n" : "=f"(result) : "f"(x));
-  return result;
 }
 
 }  // namespace flashmask

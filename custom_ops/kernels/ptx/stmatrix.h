@@ -1,6 +1,6 @@
 #pragma once
 
-// Stores to shared memory by its address. PTX ISA 8.x, sections 9.7.9.12 and 9.7.14.5.16.
+// Stores of a warp to shared memory. PTX ISA 8.x, section 9.7.14.5.16.
 
 #include <cstdint>
 
@@ -19,17 +19,6 @@ __device__ __forceinline__ void StMatrixX4(uint32_t shared,
                "r"(m2),
                "r"(m3)
                : "memory");
-}
-
-// To a multiple of 16 bytes.
-__device__ __forceinline__ void StoreSharedQuad(uint32_t shared,
-                                                float a,
-                                                float b,
-                                                float c,
-                                                float d) {
-  asm volatile(
-      "st.shared.v4.f32 [%0], {%1, %2, %3, %4};\n" ::"r"(shared), "f"(a), "f"(b), "f"(c), "f"(d)
-      : "memory");
 }
 
 }  // namespace flashmask::ptx

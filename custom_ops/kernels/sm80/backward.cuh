@@ -35,8 +35,10 @@
 #include "kernels/common/key_turns.h"
 #include "kernels/common/mask_plan.h"
 #include "kernels/common/output_dot.h"
+#include "kernels/ptx/arithmetic.h"
 #include "kernels/ptx/cp_async.h"
 #include "kernels/ptx/ldmatrix.h"
+#include "kernels/ptx/memory.h"
 #include "kernels/ptx/mma_sync.h"
 #include "kernels/ptx/not_hoisted.h"
 #include "kernels/ptx/turn.h"
@@ -473,7 +475,7 @@ class BackwardBlock {
         const int n = tile % kScoreColumnTiles;
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
-          scores[r][n][e] = Exp2(fmaf(scores[r][n][e], sign, -lse[r][e / 2]));
+          scores[r][n][e] = ptx::Exp2(fmaf(scores[r][n][e], sign, -lse[r][e / 2]));
         }
       }
       if (Config::kStoresBeside && k > 0) store(first_of(k - 1), first_of(k));
@@ -569,7 +571,7 @@ class BackwardBlock {
     for (int half = 0; half < 2; ++half) {
       const uint32_t at =
           TileOffset<kKeys>(CellRow(r, half), ScoreColumn() / 8 + n) + Lane() % 4 * 4;
-      StoreShared(base + at, Pack<Element>(cells[r][n][half * 2], cells[r][n][half * 2 + 1]));
+      ptx::StoreShared(base + at, Pack<Element>(cells[r][n][half * 2], cells[r][n][half * 2 + 1]));
     }
   }
 
@@ -624,7 +626,7 @@ class BackwardBlock {
       for (int r = 0; r < kQueryRowTiles; ++r) {
 #pragma unroll
         for (int d = 0; d < kQueryColumnsAtOnce; ++d) {
-          ReduceAdd4(sum + (r * kQueryColumnTiles + first + d) * 32 * 4, sums[r][d]);
+          ptx::ReduceAdd4(sum + (r * kQueryColumnTiles + first + d) * 32 * 4, sums[r][d]);
         }
       }
     }
@@ -644,7 +646,7 @@ class BackwardBlock {
         for (int d = 0; d < kKeyColumnTiles; ++d) {
           const int chunk = KeyChunk() + KeyChunks::Step(d);
           const uint32_t at = TileOffset<kHeadDim>(row, chunk) + Lane() % 4 * 4;
-          StoreShared(
+          ptx::StoreShared(
               base + at,
               Pack<Element>(sums[r][d][half * 2] * factor, sums[r][d][half * 2 + 1] * factor));
         }

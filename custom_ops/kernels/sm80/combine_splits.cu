@@ -4,6 +4,7 @@
 #include "kernels/common/cuda_check.h"
 #include "kernels/common/device_math.cuh"
 #include "kernels/common/scale.h"
+#include "kernels/ptx/arithmetic.h"
 #include "kernels/sm80/combine_splits.h"
 
 #include <cuda_bf16.h>
@@ -49,7 +50,7 @@ __global__ void __launch_bounds__(kThreads) CombineSplitsKernel(const Arguments 
   const float shift = largest == -INFINITY ? 0.0f : largest;
   float denominator = 0.0f;
   for (int split = lane; split < args.parts.splits; split += kWarp) {
-    denominator += Exp2(lse[split * args.num_rows] - shift);
+    denominator += ptx::Exp2(lse[split * args.num_rows] - shift);
   }
 #pragma unroll
   for (int step = kWarp / 2; step > 0; step /= 2) {
@@ -61,7 +62,7 @@ __global__ void __launch_bounds__(kThreads) CombineSplitsKernel(const Arguments 
 #pragma unroll 8
   for (int split = warp; split < args.parts.splits; split += kWarps) {
     const int64_t index = split * args.num_rows + row_of_all;
-    const float weight = Exp2(args.parts.lse_log2[index] - shift);
+    const float weight = ptx::Exp2(args.parts.lse_log2[index] - shift);
     const float* from = args.parts.out + index * args.head_dim;
 #pragma unroll
     for (int part = 0; part < kParts; ++part) {

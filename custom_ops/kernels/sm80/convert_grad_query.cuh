@@ -3,6 +3,7 @@
 // Query gradients from the float sums of the backward to their tensor.
 
 #include "kernels/ptx/cp_async.h"
+#include "kernels/ptx/memory.h"
 #include "kernels/sm80/backward.cuh"
 #include "kernels/sm80/fragments.cuh"
 #include "kernels/sm80/shared_tile.cuh"
@@ -41,10 +42,10 @@ __global__ void __launch_bounds__(Config::kThreads)
       const int row = warp % Config::kQueryWarpRows * kWarpRows + r * 16 + lane / 4;
       const int chunk = Chunks::First(warp / Config::kQueryWarpRows) + Chunks::Step(d);
       const float scale = args.softmax_scale;
-      StoreShared(base + TileOffset<kHeadDim>(row, chunk) + lane % 4 * 4,
-                  Pack<Element>(value.x * scale, value.y * scale));
-      StoreShared(base + TileOffset<kHeadDim>(row + 8, chunk) + lane % 4 * 4,
-                  Pack<Element>(value.z * scale, value.w * scale));
+      ptx::StoreShared(base + TileOffset<kHeadDim>(row, chunk) + lane % 4 * 4,
+                       Pack<Element>(value.x * scale, value.y * scale));
+      ptx::StoreShared(base + TileOffset<kHeadDim>(row + 8, chunk) + lane % 4 * 4,
+                       Pack<Element>(value.z * scale, value.w * scale));
     }
   }
   __syncthreads();

@@ -23,8 +23,10 @@
 #include "kernels/common/mask_plan.h"
 #include "kernels/common/scale.h"
 #include "kernels/common/work_order.cuh"
+#include "kernels/ptx/arithmetic.h"
 #include "kernels/ptx/cp_async.h"
 #include "kernels/ptx/ldmatrix.h"
+#include "kernels/ptx/memory.h"
 #include "kernels/ptx/mma_sync.h"
 #include "kernels/sm80/arguments.h"
 #include "kernels/sm80/combine_splits.h"
@@ -314,7 +316,7 @@ class ForwardBlock {
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
           float& score = scores[r / 2][n][r % 2 * 2 + e];
-          score = Exp2(fmaf(score, args_.scale_log2, offset));
+          score = ptx::Exp2(fmaf(score, args_.scale_log2, offset));
           sum += score;
         }
       }
@@ -323,7 +325,7 @@ class ForwardBlock {
   }
 
   __device__ __forceinline__ void RaiseMax(int r, float new_max) {
-    const float factor = Exp2((row_max_[r] - new_max) * args_.scale_log2);
+    const float factor = ptx::Exp2((row_max_[r] - new_max) * args_.scale_log2);
     row_max_[r] = new_max;
     row_sum_[r] *= factor;
 #pragma unroll
@@ -371,7 +373,7 @@ class ForwardBlock {
       for (int d = 0; d < kOutTiles; ++d) {
         const uint32_t pair = Pack<Element>(out_sum_[r / 2][d][r % 2 * 2] * factor,
                                             out_sum_[r / 2][d][r % 2 * 2 + 1] * factor);
-        StoreShared(out + TileOffset<kHeadDim>(row, d) + Lane() % 4 * 4, pair);
+        ptx::StoreShared(out + TileOffset<kHeadDim>(row, d) + Lane() % 4 * 4, pair);
       }
     }
     __syncwarp();
@@ -384,7 +386,8 @@ class ForwardBlock {
           [&](int row, int chunk, int32_t query_row, int32_t head, bool valid) {
             Element* to = Pointer(args_.out, query_row, head) + chunk * kChunkElements;
             if (valid) {
-              *reinterpret_cast<uint4*>(to) = LoadShared(out + TileOffset<kHeadDim>(row, chunk));
+              *reinterpret_cast<uint4*>(to) =
+                  ptx::LoadSharedQuad(out + TileOffset<kHeadDim>(row, chunk));
             }
           });
       return;

@@ -131,20 +131,4 @@ __device__ __forceinline__ bool IsMaskedRow(int4 column, int32_t row) {
   return (row >= column.x && row < column.y) || (row >= column.z && row < column.w);
 }
 
-// Adds four floats to global memory, 16-byte aligned. PTX ISA 8.x, section 9.7.13.6; the vector
-// form is sm_90's.
-__device__ __forceinline__ void ReduceAdd4(float* to, const float (&values)[4]) {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};\n" ::"l"(to),
-               "f"(values[0]),
-               "f"(values[1]),
-               "f"(values[2]),
-               "f"(values[3])
-               : "memory");
-#else
-#pragma unroll
-  for (int i = 0; i < 4; ++i) atomicAdd(to + i, values[i]);
-#endif
-}
-
 }  // namespace flashmask::sm80

@@ -5,6 +5,7 @@
 // number of 128-byte segments (96 elements), at c ^ (r / 2 % 4).
 
 #include "kernels/ptx/cp_async.h"
+#include "kernels/ptx/memory.h"
 
 #include <cstdint>
 
@@ -55,19 +56,6 @@ __device__ __forceinline__ void LoadTileAsync(uint32_t shared,
   }
 }
 
-__device__ __forceinline__ void StoreShared(uint32_t shared, uint32_t data) {
-  asm volatile("st.shared.u32 [%0], %1;\n" ::"r"(shared), "r"(data) : "memory");
-}
-
-__device__ __forceinline__ uint4 LoadShared(uint32_t shared) {
-  uint4 data;
-  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];\n"
-               : "=r"(data.x), "=r"(data.y), "=r"(data.z), "=r"(data.w)
-               : "r"(shared)
-               : "memory");
-  return data;
-}
-
 // Rows [0, rows), columns [0, head_dim) of a shared tile to global memory.
 template <int kRows, int kHeadDim, int kThreads, typename Element>
 __device__ __forceinline__ void StoreTile(uint32_t shared,
@@ -83,7 +71,7 @@ __device__ __forceinline__ void StoreTile(uint32_t shared,
     const int chunk = i % kChunks;
     if (row < rows && chunk * kChunkElements < head_dim) {
       *reinterpret_cast<uint4*>(global + row * row_stride + chunk * kChunkElements) =
-          LoadShared(shared + TileOffset<kHeadDim>(row, chunk));
+          ptx::LoadSharedQuad(shared + TileOffset<kHeadDim>(row, chunk));
     }
   }
 }

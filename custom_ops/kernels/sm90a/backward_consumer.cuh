@@ -3,8 +3,10 @@
 // The two warpgroups of the sm90a backward that compute; see backward.cuh for the order of a step.
 
 #include "kernels/common/device_math.cuh"
+#include "kernels/ptx/arithmetic.h"
 #include "kernels/ptx/cp_async.h"
 #include "kernels/ptx/mbarrier.h"
+#include "kernels/ptx/memory.h"
 #include "kernels/ptx/stmatrix.h"
 #include "kernels/ptx/tma.h"
 #include "kernels/ptx/warpgroup.h"
@@ -246,10 +248,10 @@ class BackwardConsumer {
 #pragma unroll
     for (int j = 0; j < kRows / 8; ++j) {
       const float2 lse = *reinterpret_cast<const float2*>(terms + 8 * j);
-      scores[4 * j] = Exp2(fmaf(scores[4 * j], scale, -lse.x));
-      scores[4 * j + 1] = Exp2(fmaf(scores[4 * j + 1], scale, -lse.y));
-      scores[4 * j + 2] = Exp2(fmaf(scores[4 * j + 2], scale, -lse.x));
-      scores[4 * j + 3] = Exp2(fmaf(scores[4 * j + 3], scale, -lse.y));
+      scores[4 * j] = ptx::Exp2(fmaf(scores[4 * j], scale, -lse.x));
+      scores[4 * j + 1] = ptx::Exp2(fmaf(scores[4 * j + 1], scale, -lse.y));
+      scores[4 * j + 2] = ptx::Exp2(fmaf(scores[4 * j + 2], scale, -lse.x));
+      scores[4 * j + 3] = ptx::Exp2(fmaf(scores[4 * j + 3], scale, -lse.y));
     }
   }
 

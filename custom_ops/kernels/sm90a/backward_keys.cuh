@@ -22,8 +22,10 @@
 // (a lane of each warp of both groups); for P^T both count warps of one group.
 
 #include "kernels/common/device_math.cuh"
+#include "kernels/ptx/arithmetic.h"
 #include "kernels/ptx/cp_async.h"
 #include "kernels/ptx/mbarrier.h"
+#include "kernels/ptx/thread_index.h"
 #include "kernels/ptx/warpgroup.h"
 #include "kernels/ptx/wgmma.h"
 #include "kernels/sm90a/backward_mask.cuh"
@@ -128,8 +130,8 @@ class WideKeyGroup {
  private:
   static constexpr uint32_t kTileBytes = kRows * kHeadDim * sizeof(Element);
 
-  static __device__ __forceinline__ int Thread() { return ThreadIndex() % kWarpgroup; }
-  static __device__ __forceinline__ int Lane() { return ThreadIndex() % kWarp; }
+  static __device__ __forceinline__ int Thread() { return ptx::ThreadIndex() % kWarpgroup; }
+  static __device__ __forceinline__ int Lane() { return ptx::ThreadIndex() % kWarp; }
 
   static __device__ __forceinline__ void Wait(const uint64_t& barrier, uint32_t parity) {
     ptx::MbarrierWait(ptx::SharedAddress(&barrier), parity);
@@ -247,8 +249,8 @@ class WideKeyGroup {
 #pragma unroll
       for (int key = 0; key < 2; ++key) {
         const float* s = scores + 4 * j + 2 * key;
-        uint32_t weight =
-            Pack<Element>(Exp2(fmaf(s[0], scale, -lse.x)), Exp2(fmaf(s[1], scale, -lse.y)));
+        uint32_t weight = Pack<Element>(ptx::Exp2(fmaf(s[0], scale, -lse.x)),
+                                        ptx::Exp2(fmaf(s[1], scale, -lse.y)));
         if constexpr (kPartial) weight &= ~SpreadPair(masked[key], j);
         weights[2 * j + key] = weight;
       }

@@ -4,6 +4,7 @@
 // rows of a step each key masks.
 
 #include "kernels/common/mask_plan.h"
+#include "kernels/ptx/arithmetic.h"
 
 #include <cstdint>
 
@@ -83,11 +84,9 @@ __device__ __forceinline__ int32_t OwnRowsBefore(int32_t row, int32_t pair) {
   return clipped / 8 * 2 + min(max(clipped % 8 - pair, 0), 2);
 }
 
-// Bits [begin, end); none if begin >= end. PTX ISA 8.x, section 9.7.1.28.
+// Bits [begin, end); none if begin >= end.
 __device__ __forceinline__ uint32_t BitRun(int32_t begin, int32_t end) {
-  uint32_t bits;
-  asm("bmsk.clamp.b32 %0, %1, %2;\n" : "=r"(bits) : "r"(begin), "r"(max(end - begin, 0)));
-  return bits;
+  return ptx::BitMask(begin, max(end - begin, 0));
 }
 
 // Bit i is set if the thread's row i of the step (2 j + {0, 1} as above) is masked for a key;
@@ -102,7 +101,7 @@ __device__ __forceinline__ uint32_t MaskedRows(int4 bounds, int32_t row_begin, i
 }
 
 // Bits 2 j and 2 j + 1 of `bits`, each spread over 16: shifted to the top of their byte, they are
-// its sign, which the permutation repeats. PTX ISA 8.x, section 9.7.9.7.
+// its sign, which the permutation repeats.
 __device__ __forceinline__ uint32_t SpreadPair(uint32_t bits, int j) {
   const uint32_t byte = static_cast<uint32_t>(j) / 4;
   const int shift = 7 - 2 * j % 8;
@@ -110,11 +109,7 @@ __device__ __forceinline__ uint32_t SpreadPair(uint32_t bits, int j) {
   constexpr uint32_t kSecond = 4;  // added to the number of a byte of the second operand
   const uint32_t low = (kSign + byte) * 0x11;
   const uint32_t high = (kSign + kSecond + byte) * 0x1100;
-  uint32_t spread;
-  asm("prmt.b32 %0, %1, %2, %3;\n"
-      : "=r"(spread)
-      : "r"(bits << shift), "r"(bits << (shift - 1)), "r"(low + high));
-  return spread;
+  return ptx::PermuteBytes(bits << shift, bits << (shift - 1), low + high);
 }
 
 }  // namespace flashmask::sm90a

@@ -24,8 +24,10 @@
 // empty one counts a lane of each warp. Named barriers: see NamedTurn.
 
 #include "kernels/common/device_math.cuh"
+#include "kernels/ptx/arithmetic.h"
 #include "kernels/ptx/cp_async.h"
 #include "kernels/ptx/mbarrier.h"
+#include "kernels/ptx/thread_index.h"
 #include "kernels/ptx/warpgroup.h"
 #include "kernels/ptx/wgmma.h"
 #include "kernels/sm90a/backward_products.cuh"
@@ -117,7 +119,7 @@ class WideRowGroup {
     if ((note.bits & kNoTile) == 0) {
       Wait(Memory().rows_full[kGroup], (note.bits & kQueryParity) != 0 ? 1 : 0);
       LoadHeld<kHeadDim>(ptx::SharedAddress(Memory().query[kGroup]),
-                         ThreadIndex() % kWarpgroup,
+                         ptx::ThreadIndex() % kWarpgroup,
                          held_);
     }
   }
@@ -236,8 +238,8 @@ class WideRowGroup {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         float* s = scores + 4 * n + 2 * r;
-        s[0] = Exp2(fmaf(s[0], scale, -lse_log2_[r]));
-        s[1] = Exp2(fmaf(s[1], scale, -lse_log2_[r]));
+        s[0] = ptx::Exp2(fmaf(s[0], scale, -lse_log2_[r]));
+        s[1] = ptx::Exp2(fmaf(s[1], scale, -lse_log2_[r]));
       }
     }
     if constexpr (!kFullTile) {

@@ -24,6 +24,7 @@
 
 #include "kernels/ptx/cp_async.h"
 #include "kernels/ptx/mbarrier.h"
+#include "kernels/ptx/thread_index.h"
 #include "kernels/ptx/warpgroup.h"
 #include "kernels/ptx/wgmma.h"
 #include "kernels/sm90a/forward_loader.cuh"
@@ -253,7 +254,7 @@ class RowGroup {
       const float sum = softmax_.Sum(r);
       const float factor = sum == 0.0f ? 0.0f : 1.0f / sum;
       const bool inside = row < args_.seqlen_q;
-      if (inside && ThreadIndex() % 4 == 0) {
+      if (inside && ptx::ThreadIndex() % 4 == 0) {
         lse[row] = sum == 0.0f ? -INFINITY : softmax_.LogSum(r, sum, args_.scale_log2);
       }
       StoreRow<Element, kHeadDim>(out_sum_,

@@ -6,6 +6,8 @@
 
 #include "kernels/common/device_math.cuh"
 #include "kernels/common/scale.h"
+#include "kernels/ptx/arithmetic.h"
+#include "kernels/ptx/thread_index.h"
 #include "kernels/sm90a/live_list.cuh"
 #include "kernels/sm90a/tile_config.h"
 
@@ -19,15 +21,8 @@ constexpr float kLowestMax = -1e30f;
 constexpr float kRescaleThreshold = 8.0f;
 constexpr int kChains = 2;  // of a row's maximum and of its sum
 
-// threadIdx.x, read where it is used: kept over a loop it would take a register.
-__device__ __forceinline__ int ThreadIndex() {
-  int index;
-  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(index));
-  return index;
-}
-
 __device__ __forceinline__ int FragmentRow() {
-  const int thread = ThreadIndex();
+  const int thread = ptx::ThreadIndex();
   return thread % kWarpgroup / kWarp * 16 + thread % kWarp / 4;
 }
 
@@ -47,7 +42,7 @@ __device__ __forceinline__ void MaskByClass(float (&scores)[kCount],
                                             const int4* bounds,
                                             int32_t row,
                                             float hidden) {
-  const int4* mine = bounds + ThreadIndex() % 4 * 2;
+  const int4* mine = bounds + ptx::ThreadIndex() % 4 * 2;
 #pragma unroll
   for (int n = 0; n < kCount / 4; ++n) {
 #pragma unroll
@@ -115,7 +110,7 @@ struct OnlineSoftmax {
       most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
       const bool rises = (most - row_max[r]) * scale_log2 > kRescaleThreshold;
       const float new_max = rises ? most : row_max[r];
-      factor[r] = Exp2((row_max[r] - new_max) * scale_log2);
+      factor[r] = ptx::Exp2((row_max[r] - new_max) * scale_log2);
       row_max[r] = new_max;
       offset[r] = -new_max * scale_log2;
     }
@@ -125,8 +120,8 @@ struct OnlineSoftmax {
       for (int r = 0; r < 2; ++r) {
         float& left = scores[4 * n + 2 * r];
         float& right = scores[4 * n + 2 * r + 1];
-        left = Exp2(fmaf(left, scale_log2, offset[r]));
-        right = Exp2(fmaf(right, scale_log2, offset[r]));
+        left = ptx::Exp2(fmaf(left, scale_log2, offset[r]));
+        right = ptx::Exp2(fmaf(right, scale_log2, offset[r]));
         float& chain = sum[r][n % kChains];
         chain = n < kChains ? left + right : chain + (left + right);
       }
@@ -191,7 +186,7 @@ __device__ __forceinline__ void StoreRow(const float (&out)[kHeadDim / 2],
                                          float factor,
                                          Element* row,
                                          int32_t columns) {
-  const int lane = ThreadIndex() % 4;
+  const int lane = ptx::ThreadIndex() % 4;
 #pragma unroll
   for (int block = 0; block < kHeadDim / 32; ++block) {
     uint32_t pairs[4];  // of columns 32 * block + 8 * i + 2 * lane

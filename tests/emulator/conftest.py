@@ -1,0 +1,50 @@
+"""The library with emulated kernels, built once for the sources as they are."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import platform
+import shutil
+from pathlib import Path
+
+import cuda_build
+import pytest
+from support.emulated import Door
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+FOLDER = ROOT / "build" / "emulated"  # in the checkout, ignored by git
+BUILDER = HERE / "build.py"
+
+
+def digest() -> str:
+    """Return what tells these sources from others."""
+    found = hashlib.sha256()
+    for path in sorted([*(ROOT / "custom_ops").rglob("*"), *HERE.rglob("*")]):
+        if path.is_file() and path.suffix in (".cc", ".cu", ".cuh", ".h", ".py"):
+            found.update(str(path.relative_to(ROOT)).encode() + path.read_bytes())
+    return found.hexdigest()[:16]
+
+
+@pytest.fixture(scope="session")
+def builder():
+    """Return build.py as a module."""
+    spec = importlib.util.spec_from_file_location("emulator_build", BUILDER)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session")
+def door(builder):
+    if platform.machine() != "x86_64" or shutil.which("g++") is None:
+        pytest.skip("the emulator is written for x86-64 and g++")
+    if cuda_build.find_toolkit() is None:
+        pytest.skip("the headers of CUDA were not found")
+    library = FOLDER / f"{digest()}.so"
+    if not library.is_file():
+        shutil.rmtree(FOLDER, ignore_errors=True)
+        FOLDER.mkdir(parents=True)
+        builder.build(library, [])
+    return Door(str(library))

@@ -1,0 +1,154 @@
+#pragma once
+
+#include "kernels/ptx/mbarrier.h"
+
+#include <cuda.h>
+
+#include <cstdint>
+#include <cstring>
+
+namespace flashmask::ptx {
+
+constexpr int kAxes = 4;
+
+// What the emulated cuTensorMapEncodeTiled keeps in a map.
+struct TensorMap {
+  unsigned char* data;
+  int64_t sizes[kAxes];    // column, head, row, batch
+  int64_t strides[kAxes];  // bytes
+  int32_t box[kAxes];
+  int32_t element_bytes;
+};
+static_assert(sizeof(TensorMap) <= sizeof(CUtensorMap), "a map holds it");
+
+// Calls function(address in the tensor or null, address in shared memory) for 16 bytes at a time of
+// a box, whose rows have 128 bytes and are swizzled.
+template <typename Function>
+void EachChunk(const CUtensorMap& map, uint32_t shared, const int32_t (&place)[kAxes], Function f) {
+  TensorMap tensor;
+  std::memcpy(&tensor, &map, sizeof(tensor));
+  const int columns = 16 / tensor.element_bytes;
+  for (int row = 0; row < tensor.box[2]; ++row) {
+    for (int column = 0; column < tensor.box[0]; column += columns) {
+      const int64_t at[kAxes] = {place[0] + column, place[1], place[2] + row, place[3]};
+      bool inside = true;
+      int64_t offset = 0;
+      for (int axis = 0; axis < kAxes; ++axis) {
+        inside = inside && at[axis] >= 0 && at[axis] < tensor.sizes[axis];
+        offset += at[axis] * tensor.strides[axis];
+      }
+      const uint32_t line = shared + row * 128 + column * tensor.element_bytes;
+      const uint32_t swizzled = line ^ ((line >> 7 & 7) << 4);
+      f(inside ? tensor.data + offset : nullptr, emulator::Shared(swizzled));
+    }
+  }
+}
+
+inline uint32_t BoxBytes(const CUtensorMap& map) {
+  TensorMap tensor;
+  std::memcpy(&tensor, &map, sizeof(tensor));
+  return tensor.box[0] * tensor.box[1] * tensor.box[2] * tensor.box[3] * tensor.element_bytes;
+}
+
+// The copy engine works later, in order.
+template <typename Function>
+void Later(Function function) {
+  emulator::Now().block->copies.push_back(function);
+}
+
+// A copy from shared memory, which its thread may wait for.
+template <typename Function>
+void LaterOfGroup(Function function) {
+  emulator::Thread* thread = &emulator::Now();
+  const size_t group = thread->groups.size();
+  ++thread->open;
+  Later([=] {
+    function();
+    --(group < thread->groups.size() ? thread->groups[group] : thread->open);
+  });
+}
+
+inline void CompleteBytes(emulator::Mbarrier* barrier, uint32_t bytes) {
+  barrier->bytes -= bytes;
+  FinishPhase(*barrier);
+}
+
+inline void TmaLoad4d(uint32_t shared,
+                      const CUtensorMap* map,
+                      int32_t column,
+                      int32_t head,
+                      int32_t row,
+                      int32_t batch,
+                      uint32_t barrier) {
+  emulator::Mbarrier* completes = &MbarrierAt(barrier);
+  Later([=, map = *map] {
+    EachChunk(map,
+              shared,
+              {column, head, row, batch},
+              [](const unsigned char* from, unsigned char* to) {
+                if (from != nullptr) {
+                  std::memcpy(to, from, 16);
+                } else {
+                  std::memset(to, 0, 16);
+                }
+              });
+    CompleteBytes(completes, BoxBytes(map));
+  });
+}
+
+inline void TmaStore4d(const CUtensorMap* map,
+                       uint32_t shared,
+                       int32_t column,
+                       int32_t head,
+                       int32_t row,
+                       int32_t batch) {
+  LaterOfGroup([=, map = *map] {
+    EachChunk(map,
+              shared,
+              {column, head, row, batch},
+              [](unsigned char* to, const unsigned char* from) {
+                if (to != nullptr) std::memcpy(to, from, 16);
+              });
+  });
+}
+
+inline void BulkLoad(uint32_t shared, const void* global, uint32_t bytes, uint32_t barrier) {
+  emulator::Mbarrier* completes = &MbarrierAt(barrier);
+  Later([=] {
+    std::memcpy(emulator::Shared(shared), global, bytes);
+    CompleteBytes(completes, bytes);
+  });
+}
+
+inline void BulkReduceAdd(float* global, uint32_t shared, uint32_t bytes) {
+  LaterOfGroup([=] {
+    const auto* from = reinterpret_cast<const float*>(emulator::Shared(shared));
+    for (uint32_t i = 0; i < bytes / sizeof(float); ++i) global[i] += from[i];
+  });
+}
+
+inline void BulkCommit() {
+  emulator::Thread& thread = emulator::Now();
+  thread.groups.push_back(thread.open);
+  thread.open = 0;
+}
+
+template <int kPending>
+void BulkWait() {
+  const auto under_way = [] {
+    int count = 0;
+    for (int left : emulator::Now().groups) count += left != 0;
+    return count;
+  };
+  while (under_way() > kPending) emulator::Yield();
+}
+
+template <int kPending>
+void BulkWaitRead() {
+  BulkWait<kPending>();
+}
+
+inline void FenceProxyAsync() {}
+inline void FenceProxyGlobal() {}
+
+}  // namespace flashmask::ptx

@@ -1,0 +1,36 @@
+#pragma once
+
+namespace flashmask::ptx {
+
+template <int kRegisters>
+void RaiseRegisters() {}
+
+template <int kRegisters>
+void LowerRegisters() {}
+
+inline bool ElectOne() {
+  emulator::MeetWarp(0);
+  return emulator::Lane() == 0;
+}
+
+inline bool Arrive(emulator::NamedBarrier& barrier, int threads) {
+  if (++barrier.arrived > threads) emulator::Fail("more threads at a barrier than it counts");
+  if (barrier.arrived != threads) return false;
+  barrier.arrived = 0;
+  ++barrier.generation;
+  emulator::Progress();
+  return true;
+}
+
+inline void NamedBarrierSync(int number, int threads) {
+  emulator::NamedBarrier& barrier = emulator::Now().block->named[number];
+  const unsigned generation = barrier.generation;
+  if (Arrive(barrier, threads)) return;
+  while (barrier.generation == generation) emulator::Yield();
+}
+
+inline void NamedBarrierArrive(int number, int threads) {
+  Arrive(emulator::Now().block->named[number], threads);
+}
+
+}  // namespace flashmask::ptx

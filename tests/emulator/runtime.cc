@@ -1,0 +1,325 @@
+// Blocks and their threads as fibers, the copy engine, and the CUDA runtime's functions that the
+// library calls. See include/emulator.h.
+
+#include "kernels/ptx/tma.h"
+
+#include <sys/mman.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <deque>
+#include <memory>
+#include <random>
+
+namespace emulator {
+namespace {
+
+constexpr size_t kStackBytes = 64 << 10;
+constexpr int kSharedBytes = 227 << 10;
+constexpr uint32_t kStaticShared = 0x80000000u;
+constexpr int kRoundsInAWarp = 64;
+constexpr int kPatience = 20000;  // passes over all threads without any progress
+
+int Environment(const char* name, int otherwise) {
+  const char* text = std::getenv(name);
+  return text == nullptr ? otherwise : std::atoi(text);
+}
+
+unsigned char anchor;  // static variables of this library are not far away
+Thread* now = nullptr;
+void* scheduler = nullptr;  // its stack pointer
+const Body* body_of_threads = nullptr;
+uint64_t progress = 0;
+const char* failure = nullptr;  // of the launch under way, or the last one
+bool products_are_late = false;
+std::mt19937& Draw() {
+  static std::mt19937 draw(static_cast<unsigned>(Environment("FLASHMASK_EMULATOR_SEED", 0)));
+  return draw;
+}
+
+// Keeps what a function must keep, on the stack, and goes on where another stack was left.
+extern "C" void EmulatorSwitch(void** save, void* load);
+asm(R"(
+.text
+.globl EmulatorSwitch
+.type EmulatorSwitch, @function
+EmulatorSwitch:
+  pushq %rbp
+  pushq %rbx
+  pushq %r12
+  pushq %r13
+  pushq %r14
+  pushq %r15
+  movq %rsp, (%rdi)
+  movq %rsi, %rsp
+  popq %r15
+  popq %r14
+  popq %r13
+  popq %r12
+  popq %rbx
+  popq %rbp
+  ret
+.size EmulatorSwitch, .-EmulatorSwitch
+)");
+
+void Enter() {
+  (*body_of_threads)();
+  now->finished = true;
+  --now->block->alive;
+  Progress();
+  EmulatorSwitch(&now->stack_pointer, scheduler);
+  std::abort();
+}
+
+unsigned char* NewStacks(size_t count) {
+  void* memory = mmap(nullptr,
+                      count * kStackBytes,
+                      PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                      -1,
+                      0);
+  if (memory == MAP_FAILED) std::abort();
+  return static_cast<unsigned char*>(memory);
+}
+
+// A block that is on a multiprocessor, with its memory.
+struct Resident {
+  Block block;
+  std::unique_ptr<unsigned char[]> shared;
+  unsigned char* stacks;
+  size_t count;
+
+  Resident(dim3 grid, dim3 index, dim3 threads) : count(threads.x * threads.y * threads.z) {
+    constexpr size_t kAlignment = 1024;
+    shared.reset(new unsigned char[kSharedBytes + kAlignment]);
+    std::memset(shared.get(), 0xff, kSharedBytes + kAlignment);
+    const auto start = reinterpret_cast<uintptr_t>(shared.get());
+    block.shared = shared.get() + (kAlignment - start % kAlignment) % kAlignment;
+    block.index = index;
+    block.grid = grid;
+    block.threads_in_block = threads;
+    block.alive = static_cast<int>(count);
+    block.threads.resize(count);
+    block.warps.resize((count + kWarp - 1) / kWarp);
+    block.warpgroups.resize((count + kWarpgroup - 1) / kWarpgroup);
+    block.products.resize(block.warpgroups.size());
+    block.mbarriers.resize(kSharedBytes / 8);
+    stacks = NewStacks(count);
+    for (size_t i = 0; i < count; ++i) {
+      Thread& thread = block.threads[i];
+      thread.number = static_cast<int>(i);
+      thread.index = dim3(i % threads.x, i / threads.x % threads.y, i / threads.x / threads.y);
+      thread.block = &block;
+      auto** top = reinterpret_cast<void**>(stacks + (i + 1) * kStackBytes);
+      *--top = nullptr;  // so that the stack is as after a call
+      *--top = reinterpret_cast<void*>(Enter);
+      thread.stack_pointer = top - 6;  // what EmulatorSwitch takes back
+      std::memset(thread.stack_pointer, 0, 6 * sizeof(void*));
+    }
+  }
+  ~Resident() { munmap(stacks, count * kStackBytes); }
+};
+
+void RunThread(Thread* thread) {
+  now = thread;
+  EmulatorSwitch(&scheduler, thread->stack_pointer);
+  now = nullptr;
+}
+
+// A warp runs on while its threads meet, so that few passes find all of them waiting.
+void RunWarp(Block* block, size_t warp) {
+  const size_t end = std::min(block->threads.size(), (warp + 1) * kWarp);
+  for (int round = 0; round < kRoundsInAWarp; ++round) {
+    const unsigned before = block->warps[warp].generation;
+    for (size_t i = warp * kWarp; i < end && failure == nullptr; ++i) {
+      if (!block->threads[i].finished) RunThread(&block->threads[i]);
+    }
+    if (block->warps[warp].generation == before || failure != nullptr) return;
+  }
+}
+
+// Some of the copies that were asked for; all when nobody else can go on.
+void RunCopies(Block* block, bool all) {
+  std::vector<std::function<void()>>& copies = block->copies;
+  const size_t count = all ? copies.size() : std::min<size_t>(copies.size(), Draw()() % 3);
+  for (size_t i = 0; i < count; ++i) copies[i]();
+  copies.erase(copies.begin(), copies.begin() + static_cast<std::ptrdiff_t>(count));
+  if (count > 0) Progress();
+}
+
+void RunBlock(Block* block, bool idle) {
+  // Copies name their block's memory by Shared().
+  now = &block->threads[0];
+  RunCopies(block, idle);
+  now = nullptr;
+  for (size_t warp = 0; warp < block->warps.size(); ++warp) RunWarp(block, warp);
+}
+
+bool IsDone(const Block& block) { return block.alive == 0 && block.copies.empty(); }
+
+}  // namespace
+
+Thread& Now() { return *now; }
+
+void Yield() { EmulatorSwitch(&now->stack_pointer, scheduler); }
+
+void Progress() { ++progress; }
+
+bool AreProductsLate() { return products_are_late; }
+
+unsigned char* DynamicShared() { return now->block->shared; }
+
+// Dynamic shared memory starts at 0; static variables are around kStaticShared.
+uint32_t AddressOf(const void* pointer) {
+  const auto* byte = static_cast<const unsigned char*>(pointer);
+  const std::ptrdiff_t dynamic = byte - now->block->shared;
+  if (dynamic >= 0 && dynamic < kSharedBytes) return static_cast<uint32_t>(dynamic);
+  return kStaticShared + static_cast<uint32_t>(byte - &anchor);
+}
+
+unsigned char* Shared(uint32_t address) {
+  if (address < kSharedBytes) return now->block->shared + address;
+  if (address < kStaticShared / 2) Fail("an address beyond shared memory");
+  return &anchor + (std::ptrdiff_t{address} - std::ptrdiff_t{kStaticShared});
+}
+
+// Ends the launch: its threads are left where they are.
+void Fail(const char* what) {
+  failure = what;
+  EmulatorSwitch(&now->stack_pointer, scheduler);
+  std::abort();
+}
+
+// Blocks with dynamic shared memory run at the same time, as many as there are multiprocessors;
+// others one after the other, since their shared variables are static ones here.
+void Run(dim3 grid, dim3 threads, size_t shared_bytes, const Body& body) {
+  if (failure != nullptr) return;
+  body_of_threads = &body;
+  products_are_late = Draw()() % 2 == 0;
+  const size_t most = shared_bytes > 0 ? Environment("FLASHMASK_EMULATED_MULTIPROCESSORS", 3) : 1;
+  const size_t count = size_t{grid.x} * grid.y * grid.z;
+  std::deque<std::unique_ptr<Resident>> residents;
+  size_t next = 0;
+  uint64_t before = progress;
+  for (int idle = 0; (next < count || !residents.empty()) && failure == nullptr;) {
+    while (next < count && residents.size() < most) {
+      const dim3 index(next % grid.x, next / grid.x % grid.y, next / grid.x / grid.y);
+      residents.push_back(std::make_unique<Resident>(grid, index, threads));
+      ++next;
+    }
+    for (const auto& resident : residents) RunBlock(&resident->block, idle > 2);
+    const auto done = [](const auto& resident) { return IsDone(resident->block); };
+    residents.erase(std::remove_if(residents.begin(), residents.end(), done), residents.end());
+    idle = progress == before ? idle + 1 : 0;
+    before = progress;
+    if (idle > kPatience) failure = "threads wait for each other for ever";
+  }
+  body_of_threads = nullptr;
+}
+
+}  // namespace emulator
+
+void __syncthreads() {
+  emulator::Block* block = emulator::Now().block;
+  emulator::NamedBarrier& barrier = block->named[0];
+  const unsigned generation = barrier.generation;
+  if (++barrier.arrived == block->alive) {
+    barrier.arrived = 0;
+    ++barrier.generation;
+    emulator::Progress();
+    return;
+  }
+  while (barrier.generation == generation) emulator::Yield();
+}
+
+namespace {
+
+CUresult EncodeMap(CUtensorMap* map,
+                   CUtensorMapDataType,
+                   cuuint32_t axes,
+                   void* data,
+                   const cuuint64_t* sizes,
+                   const cuuint64_t* strides,
+                   const cuuint32_t* box,
+                   const cuuint32_t*,
+                   CUtensorMapInterleave,
+                   CUtensorMapSwizzle swizzle,
+                   CUtensorMapL2promotion,
+                   CUtensorMapFloatOOBfill) {
+  using flashmask::ptx::kAxes;
+  if (axes != kAxes || swizzle != CU_TENSOR_MAP_SWIZZLE_128B) return CUDA_ERROR_INVALID_VALUE;
+  flashmask::ptx::TensorMap tensor;
+  tensor.data = static_cast<unsigned char*>(data);
+  tensor.element_bytes = 2;
+  for (int axis = 0; axis < kAxes; ++axis) {
+    tensor.sizes[axis] = static_cast<int64_t>(sizes[axis]);
+    tensor.strides[axis] = axis == 0 ? 2 : static_cast<int64_t>(strides[axis - 1]);
+    tensor.box[axis] = static_cast<int32_t>(box[axis]);
+  }
+  std::memcpy(map, &tensor, sizeof(tensor));
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+extern "C" {
+
+cudaError_t cudaGetLastError() {
+  return emulator::failure == nullptr ? cudaSuccess : cudaErrorLaunchFailure;
+}
+
+const char* cudaGetErrorString(cudaError_t) {
+  const char* what = emulator::failure;
+  emulator::failure = nullptr;
+  return what == nullptr ? "no error" : what;
+}
+
+cudaError_t cudaGetDevice(int* device) {
+  *device = 0;
+  return cudaSuccess;
+}
+
+cudaError_t cudaSetDevice(int) { return cudaSuccess; }
+
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
+  switch (attribute) {
+    case cudaDevAttrComputeCapabilityMajor:
+      *value = 9;
+      break;
+    case cudaDevAttrComputeCapabilityMinor:
+      *value = 0;
+      break;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin:
+      *value = emulator::kSharedBytes;
+      break;
+    case cudaDevAttrMaxSharedMemoryPerMultiprocessor:
+      *value = emulator::kSharedBytes + 1024;
+      break;
+    case cudaDevAttrMultiProcessorCount:
+      *value = emulator::Environment("FLASHMASK_EMULATED_MULTIPROCESSORS", 3);
+      break;
+    default:
+      return cudaErrorInvalidValue;
+  }
+  return cudaSuccess;
+}
+
+cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int) { return cudaSuccess; }
+
+cudaError_t cudaGetDriverEntryPointByVersion(const char*,
+                                             void** entry,
+                                             unsigned int,
+                                             unsigned long long,
+                                             cudaDriverEntryPointQueryResult* result) {
+  *entry = reinterpret_cast<void*>(EncodeMap);
+  *result = cudaDriverEntryPointSuccess;
+  return cudaSuccess;
+}
+
+cudaError_t cudaGetDriverEntryPoint(const char* name,
+                                    void** entry,
+                                    unsigned long long flags,
+                                    cudaDriverEntryPointQueryResult* result) {
+  return cudaGetDriverEntryPointByVersion(name, entry, 0, flags, result);
+}
+}

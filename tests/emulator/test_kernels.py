@@ -1,0 +1,149 @@
+"""The GPU kernels, emulated on the CPU, against dense maths in float64: no GPU is needed.
+
+Every launch draws whether products are worked out at once or when they are waited for, and every
+pass of the scheduler how many copies are done, so that what is not waited for is likely missed.
+Speed, memory order between blocks and what hardware forbids are for tests/gpu.
+"""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pytest
+from support import cases
+from support.cases import AttentionCase, Mask
+from support.inputs import assert_right, random_inputs
+from support.tolerance import assert_same_bits
+
+KERNELS = ("sm80", "sm90a")
+HEAD_DIMS = (40, 64, 96, 128, 192, 256)
+MULTIPROCESSORS = "FLASHMASK_EMULATED_MULTIPROCESSORS"
+FORMS = ("none", "causal", "window", "causal_1", "causal_2", "two", "four")
+
+
+def check(door, kernels, case, rng, **options):
+    """Run a case and compare it; return what it gave."""
+    inputs, mask = random_inputs(case, rng), case.make_mask(rng)
+    with door.only_kernels(kernels):
+        found = door.run(inputs, mask, dtype=case.dtype, **options)
+    options.pop("deterministic", None)
+    assert_right(found, inputs, mask, case.dtype, **options)
+    return found
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("head_dim", HEAD_DIMS)
+@pytest.mark.parametrize("kernels", KERNELS)
+def test_results_match_dense(kernels, head_dim, form, door, rng):
+    case = AttentionCase(
+        form,
+        seqlen_q=int(rng.integers(65, 260)),
+        seqlen_k=int(rng.integers(65, 260)),
+        num_heads=2,
+        num_heads_k=int(rng.integers(1, 3)),
+        head_dim=head_dim,
+        dtype=str(rng.choice(["float16", "bfloat16"])),
+    )
+    check(door, kernels, case, rng)
+
+
+@pytest.mark.parametrize("form", cases.STRUCTURED)
+@pytest.mark.parametrize("kernels", KERNELS)
+def test_structured_masks_match_dense(kernels, form, door, rng):
+    size = int(rng.integers(300, 520))
+    case = AttentionCase(form, seqlen_q=size, seqlen_k=size, head_dim=64, dtype="bfloat16")
+    check(door, kernels, case, rng)
+
+
+@pytest.mark.parametrize("num_heads_mask", [1, 2, 6])
+@pytest.mark.parametrize("head_dim", [64, 128, 192])
+@pytest.mark.parametrize("kernels", KERNELS)
+def test_groups_and_masks_of_heads_match_dense(kernels, head_dim, num_heads_mask, door, rng):
+    case = AttentionCase(
+        "four",
+        batch=2,
+        seqlen_q=150,
+        seqlen_k=200,
+        num_heads=6,
+        num_heads_k=2,
+        num_heads_mask=num_heads_mask,
+        head_dim=head_dim,
+        dtype="bfloat16",
+    )
+    check(door, kernels, case, rng)
+
+
+@pytest.mark.parametrize("lengths", [(1, 1), (1, 700), (16, 1100), (129, 1), (63, 65)], ids=str)
+@pytest.mark.parametrize("kernels", KERNELS)
+def test_few_rows_and_columns_match_dense(kernels, lengths, door, rng):
+    rows, columns = lengths
+    case = AttentionCase("four", seqlen_q=rows, seqlen_k=columns, head_dim=64, dtype="float16")
+    check(door, kernels, case, rng)
+
+
+@pytest.mark.parametrize("grads", ["out", "lse"])
+@pytest.mark.parametrize("scale", [0.0, -0.3])
+@pytest.mark.parametrize("kernels", KERNELS)
+def test_scales_and_absent_gradients_match_dense(kernels, scale, grads, door, rng):
+    case = AttentionCase("causal_1", seqlen_q=140, seqlen_k=170, head_dim=128, dtype="bfloat16")
+    check(door, kernels, case, rng, softmax_scale=scale, grads=grads)
+
+
+def window_with_sinks(size: int, window: int) -> Mask:
+    """Return a causal window beside one key block that all later rows see."""
+    column = np.arange(size)
+    starts = np.where(column < 128, size, np.minimum(column + window, size))
+    return Mask(starts.astype(np.int32)[None, None, :, None], causal=True)
+
+
+@pytest.mark.parametrize("heads", [(2, 2), (4, 1)], ids=str)
+@pytest.mark.parametrize("name", ["causal", "causal_documents"])
+@pytest.mark.parametrize("head_dim", [64, 96, 128])
+@pytest.mark.parametrize("kernels", KERNELS)
+def test_ordered_sums_are_those_of_one_multiprocessor(
+    kernels, head_dim, name, heads, door, rng, monkeypatch
+):
+    size = 600 if kernels == "sm90a" else 300
+    case = square(size, head_dim, *heads)
+    check_ordered_sums(
+        door, kernels, case, cases.MASKS[name](rng, 1, 1, size, size), rng, monkeypatch
+    )
+
+
+@pytest.mark.parametrize("head_dim", [64, 128])
+def test_ordered_sums_with_a_long_key_block_are_those_of_one_multiprocessor(
+    head_dim, door, rng, monkeypatch
+):
+    case, mask = square(1700, head_dim, 2, 2), window_with_sinks(1700, 64)
+    check_ordered_sums(door, "sm90a", case, mask, rng, monkeypatch)
+
+
+def square(size: int, head_dim: int, num_heads: int, num_heads_k: int) -> AttentionCase:
+    return AttentionCase(
+        seqlen_q=size,
+        seqlen_k=size,
+        num_heads=num_heads,
+        num_heads_k=num_heads_k,
+        head_dim=head_dim,
+        dtype="bfloat16",
+    )
+
+
+def check_ordered_sums(door, kernels, case, mask, rng, monkeypatch):
+    """Compare deterministic gradients of one multiprocessor and of five, bit by bit."""
+    inputs = random_inputs(case, rng)
+    found = []
+    for count in ("1", "5"):
+        monkeypatch.setitem(os.environ, MULTIPROCESSORS, count)
+        with door.only_kernels(kernels):
+            found.append(door.run(inputs, mask, dtype=case.dtype, deterministic=True))
+    assert_right(found[0], inputs, mask, case.dtype)
+    assert_same_bits(*found)
+
+
+def test_a_wrong_call_is_an_error(door, rng):
+    case = AttentionCase("causal", head_dim=64, dtype="bfloat16")
+    inputs, mask = random_inputs(case, rng), case.make_mask(rng)
+    with pytest.raises(RuntimeError, match="softmax_scale"):
+        door.run(inputs, mask, dtype="bfloat16", softmax_scale=float("nan"))
