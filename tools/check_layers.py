@@ -21,6 +21,8 @@ PACKAGE = "paddle_flashmask"
 CPP_SUFFIXES = {".cc", ".cu", ".cuh", ".h"}
 CPP_LAYERS = ("ops", "core", "capi", "kernels")
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(?:"([^"]+)"|<([^>]+)>|(\S.*))', re.MULTILINE)
+INSTRUCTION = re.compile(r"^[^/\n]*\basm\b", re.MULTILINE)
+INSTRUCTIONS = "kernels/ptx"  # the only folder with any: tests/emulator puts others in its place
 STANDARD_HEADER = re.compile(r"[a-z][a-z0-9_]*")
 CUDA_HEADER = re.compile(r"(cuda|cooperative_groups|cutlass|cute|cub|nv)([/_.]|$)|.*\.cuh$|mma\.h$")
 
@@ -150,8 +152,15 @@ def check_cpp(root: Path) -> Iterator[str]:
         for match in INCLUDE.finditer(text):
             reason = check_include(file, match[1], match[2], top)
             if reason is not None:
-                line = text.count("\n", 0, match.start()) + 1
-                yield f"custom_ops/{file}:{line}: {reason}"
+                yield f"custom_ops/{file}:{line_of(text, match)}: {reason}"
+        if cpp_folder(file) != INSTRUCTIONS:
+            for match in INSTRUCTION.finditer(text):
+                yield f"custom_ops/{file}:{line_of(text, match)}: asm belongs in {INSTRUCTIONS}"
+
+
+def line_of(text: str, match: re.Match[str]) -> int:
+    """Return the number of the line where a match begins."""
+    return text.count("\n", 0, match.start()) + 1
 
 
 def is_deferred(node: ast.AST) -> bool:

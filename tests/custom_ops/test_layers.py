@@ -57,6 +57,11 @@ CPP_BREACHES = [
         "kernels/cpu must not include kernels/common",
     ),
     ("kernels/common/plan.cu", '#include "paddle/extension.h"', "common must not include paddle"),
+    (
+        "kernels/sm80/forward.cuh",
+        '  asm volatile("nanosleep.u32 9;");',
+        "asm belongs in kernels/ptx",
+    ),
     ("kernels/sm80/forward.cuh", "#include <torch/extension.h>", "sm80 must not include other"),
     ("kernels/sm80/forward.cuh", '#include "kernels/cpu/forward.h"', "sm80 must not include kern"),
     ("kernels/sm80/launch.cuh", '#include "capi/flashmask_c.h"', "sm80 must not include capi"),
