@@ -24,6 +24,7 @@
 
 #include "kernels/ptx/cp_async.h"
 #include "kernels/ptx/mbarrier.h"
+#include "kernels/ptx/not_hoisted.h"
 #include "kernels/ptx/thread_index.h"
 #include "kernels/ptx/warpgroup.h"
 #include "kernels/ptx/wgmma.h"
@@ -148,15 +149,11 @@ class RowGroup {
     ptx::WgmmaWait<kHoldsWeights ? 1 : 0>();
     ptx::WgmmaPin(scores);
     ScoresToWeights<kFullTile>(scores, releases_query, row, row_class);
-    // The branch keeps ptxas from waiting for P V before the exponentials.
-    if (softmax_.HasRisen()) {
-      if constexpr (kHoldsWeights) {
-        ptx::WgmmaWait<0>();
-        ptx::WgmmaPin(out_sum_);
-      }
-      softmax_.Rescale(out_sum_);
+    if constexpr (kHoldsWeights) {
+      ptx::StayBehind(tile_ == kNoTileOfAll);  // or ptxas waits for P V before the exponentials
+      FinishOutput(held_tile_);
     }
-    if constexpr (kHoldsWeights) FinishOutput(held_tile_);
+    if (softmax_.HasRisen()) softmax_.Rescale(out_sum_);
     PackWeights(scores);
     held_tile_ = tile_;
     holds_weights_ = true;
@@ -293,6 +290,8 @@ class RowGroup {
 
   // Not a member, which would take two registers.
   static __device__ __forceinline__ Shared& Memory() { return SharedMemory<Config>(); }
+
+  static constexpr uint32_t kNoTileOfAll = ~0u;
 
   const ForwardArguments& args_;
   int group_;

@@ -18,35 +18,48 @@ inline emulator::Products& ProductsOfGroup() {
   return me.block->products[me.number / emulator::kWarpgroup];
 }
 
+// What all threads of a warpgroup must do together: in no branch that only some of them take.
+enum class Step : uint64_t { kFence, kCommit, kProduct, kAfter, kWait };
+constexpr int kStepShift = 56;  // above all addresses
+constexpr uint64_t kBrought = (uint64_t{1} << kStepShift) - 1;
+
 // Returns this thread's place in its warpgroup when all of it are here, with what each brought.
-inline int MeetGroup(uint64_t brought, const uint64_t** all) {
+inline int MeetGroup(Step step, uint64_t brought, const uint64_t** all = nullptr) {
   emulator::Thread& me = emulator::Now();
   const int place = me.number % emulator::kWarpgroup;
   auto& group = me.block->warpgroups[me.number / emulator::kWarpgroup];
-  *all = emulator::Meet(group, place, brought);
+  const uint64_t mine = static_cast<uint64_t>(step) << kStepShift | brought;
+  const uint64_t* found = emulator::Meet(group, place, mine);
+  for (int i = 0; place == 0 && i < emulator::kWarpgroup; ++i) {
+    if (found[i] >> kStepShift != mine >> kStepShift) {
+      emulator::Fail("threads of a warpgroup are at different instructions");
+    }
+  }
+  if (all != nullptr) *all = found;
   return place;
 }
 
-inline void WgmmaFence() {}
+inline void WgmmaFence() { MeetGroup(Step::kFence, 0); }
 
 inline void WgmmaCommit() {
-  const uint64_t* all;
-  if (MeetGroup(0, &all) == 0) {
+  if (MeetGroup(Step::kCommit, 0) == 0) {
     emulator::Products& products = ProductsOfGroup();
     products.committed.push_back(std::move(products.open));
     products.open.clear();
   }
-  MeetGroup(0, &all);
+  MeetGroup(Step::kAfter, 0);
 }
 
-// The first thread that waits has the products of all done.
 template <int kPending>
 void WgmmaWait() {
-  auto& committed = ProductsOfGroup().committed;
-  while (committed.size() > kPending) {
-    for (const auto& product : committed.front()) product();
-    committed.pop_front();
+  if (MeetGroup(Step::kWait, 0) == 0) {
+    auto& committed = ProductsOfGroup().committed;
+    while (committed.size() > kPending) {
+      for (const auto& product : committed.front()) product();
+      committed.pop_front();
+    }
   }
+  MeetGroup(Step::kAfter, 0);
 }
 
 template <int kCount>
@@ -144,14 +157,14 @@ struct Operands {
 template <typename Element, int kColumns, bool kTransposedA, bool kTransposedB>
 void MultiplyTogether(Operands mine) {
   const uint64_t* all;
-  if (MeetGroup(reinterpret_cast<uint64_t>(&mine), &all) == 0) {
+  if (MeetGroup(Step::kProduct, reinterpret_cast<uint64_t>(&mine), &all) == 0) {
     Product product;
     product.left_is_shared = mine.left == nullptr;
     product.a = mine.a;
     product.b = mine.b;
     product.keep = mine.keep;
     for (int i = 0; i < emulator::kWarpgroup; ++i) {
-      const auto& of = *reinterpret_cast<const Operands*>(all[i]);
+      const auto& of = *reinterpret_cast<const Operands*>(all[i] & kBrought);
       product.sums[i] = of.sums;
       if (of.left != nullptr) std::copy(of.left, of.left + 4, product.left[i].begin());
     }
@@ -164,7 +177,7 @@ void MultiplyTogether(Operands mine) {
       multiply();
     }
   }
-  MeetGroup(0, &all);
+  MeetGroup(Step::kAfter, 0);
 }
 
 template <typename Element, int kColumns, bool kTransposedA, bool kTransposedB>
