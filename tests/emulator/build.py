@@ -84,7 +84,7 @@ def build(output: Path, instantiations: list[str]) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     write_sources(folder)
     includes = [HERE / "include", folder, SOURCES, *toolkit.include_folders()[:1]]
-    common = [*FLAGS, "-include", "emulator.h", *(f"-I{path}" for path in includes)]
+    common = [*FLAGS, *os.environ.get("EMU_FLAGS", "").split(), "-include", "emulator.h", *(f"-I{path}" for path in includes)]
 
     def compile_one(source: Path) -> Path:
         target = folder / f"{source.stem}_{abs(hash(source))}.o"

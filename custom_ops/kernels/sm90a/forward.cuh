@@ -23,6 +23,7 @@
 // Source: FlashAttention-3, arXiv 2407.08608; FlashMask, arXiv 2410.01359.
 
 #include "kernels/ptx/cp_async.h"
+#include "kernels/ptx/ldmatrix.h"
 #include "kernels/ptx/mbarrier.h"
 #include "kernels/ptx/not_hoisted.h"
 #include "kernels/ptx/thread_index.h"
@@ -89,6 +90,9 @@ class RowGroup {
   __device__ __forceinline__ void Begin(uint32_t bits) {
     if ((bits & kNoTile) == 0) {
       Wait(Memory().query_full[group_], (bits & kQueryParity) != 0 ? 1 : 0);
+    }
+    if constexpr (kHeld > 0) {
+      if ((bits & kNoTile) == 0) LoadHeldQuery();
     }
     softmax_.Reset();
 #pragma unroll
@@ -203,6 +207,20 @@ class RowGroup {
     for (int k = 0; k < kHeadDim / kWgmmaDepth; ++k) {
       const int box = k / kStepsPerBlock;
       const int step = k % kStepsPerBlock * kStepBytes;
+      if constexpr (kHeld > 0) {
+        if (k % kHeldDistance == 0) {
+          const uint32_t* cells = held_[k / kHeldDistance];
+          ptx::WgmmaRegisters<Element, kColumns, false>(
+              scores,
+              cells[0],
+              cells[1],
+              cells[2],
+              cells[3],
+              ptx::Shift(key, box * kColumns * kSwizzleBytes + step),
+              k != 0);
+          continue;
+        }
+      }
       ptx::WgmmaShared<Element, kColumns, false, false>(
           scores,
           ptx::Shift(query, box * Config::kGroupRows * kSwizzleBytes + step),
@@ -291,7 +309,26 @@ class RowGroup {
   // Not a member, which would take two registers.
   static __device__ __forceinline__ Shared& Memory() { return SharedMemory<Config>(); }
 
+  // Every which product of Q K^T has its left operand in registers.
+  __device__ __forceinline__ void LoadHeldQuery() {
+    const uint32_t tile = ptx::SharedAddress(Memory().query[group_]);
+    const int thread = ptx::ThreadIndex() % kWarpgroup;
+    const int row = thread / kWarp * 16 + thread % 16;
+#pragma unroll
+    for (int i = 0; i < kHeld; ++i) {
+      const int k = i * kHeldDistance;
+      const int chunk = k % kStepsPerBlock * 2 + thread % kWarp / 16;
+      const int line =
+          k / kStepsPerBlock * Config::kGroupRows * kSwizzleBytes + row * kSwizzleBytes;
+      ptx::LdMatrixX4(held_[i], tile + line + (chunk ^ row % 8) * 16);
+    }
+  }
+
   static constexpr uint32_t kNoTileOfAll = ~0u;
+  static constexpr int kHeld = Config::kHeldSteps;
+  static constexpr int kHeldDistance = kHeld > 0 ? kHeadDim / kWgmmaDepth / kHeld : 1;
+
+  uint32_t held_[kHeld > 0 ? kHeld : 1][4];
 
   const ForwardArguments& args_;
   int group_;
