@@ -11,6 +11,14 @@
 
 #include <cstdint>
 
+// To be tried: see PERFORMANCE.md.
+#ifndef FLASHMASK_TRY_HELD_KEYS
+#define FLASHMASK_TRY_HELD_KEYS 0
+#endif
+#ifndef FLASHMASK_TRY_HELD_VALUES
+#define FLASHMASK_TRY_HELD_VALUES 0
+#endif
+
 namespace flashmask::sm90a {
 
 template <typename Element_, int kHeadDim_>
@@ -35,6 +43,10 @@ struct BackwardConfig {
   static constexpr int kGroupColumns = kHalfColumns ? kHeadDim / 2 : kHeadDim;
   static constexpr int kGroupSums = kGroupColumns / 2;  // floats of a thread
   static constexpr int kTileFloats = kRows * kHeadDim;  // of a step's share of grad_query
+
+  // Products along the head dim whose part of K or V is kept in registers.
+  static constexpr int kHeldKeys = kHeadDim == 128 ? FLASHMASK_TRY_HELD_KEYS : 0;
+  static constexpr int kHeldValues = kHeadDim == 128 ? FLASHMASK_TRY_HELD_VALUES : 0;
 
   static_assert(kHeadDim == 64 || kHeadDim == 96 || kHeadDim == 128, "wgmma is written for these");
   static_assert(kGroupKeys == 64, "a wgmma has 64 rows");

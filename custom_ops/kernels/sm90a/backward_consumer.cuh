@@ -5,6 +5,7 @@
 #include "kernels/common/device_math.cuh"
 #include "kernels/ptx/arithmetic.h"
 #include "kernels/ptx/cp_async.h"
+#include "kernels/ptx/ldmatrix.h"
 #include "kernels/ptx/mbarrier.h"
 #include "kernels/ptx/memory.h"
 #include "kernels/ptx/stmatrix.h"
@@ -80,8 +81,9 @@ class BackwardConsumer {
 
   // result = keys (64 x kHeadDim) rows^T; boxes of keys begin every kBoxColumns columns, the later
   // one of two that overlap without what the former has.
-  template <int kBoxColumns>
+  template <int kBoxColumns, int kHeld>
   __device__ __forceinline__ void MultiplyByRows(const Element* keys,
+                                                 const uint32_t (&held)[kHeld > 0 ? kHeld : 1][4],
                                                  uint32_t rows,
                                                  float (&result)[kScores]) const {
     const uint64_t left =
@@ -91,12 +93,49 @@ class BackwardConsumer {
     for (int k = 0; k < kHeadDim / kWgmmaDepth; ++k) {
       const int block = k / kStepsPerBlock;
       const int in_line = k % kStepsPerBlock * kStepBytes;
-      const int overlap = block * (kSwizzleColumns - kBoxColumns) / kWgmmaDepth * kStepBytes;
-      ptx::WgmmaShared<Element, kRows, false, false>(
-          result,
-          ptx::Shift(left, block * kKeyBlock + in_line + overlap),
-          ptx::Shift(right, block * kRowBlock + in_line),
-          k != 0);
+      const uint64_t right_of_step = ptx::Shift(right, block * kRowBlock + in_line);
+      if constexpr (kHeld > 0) {
+        if (k % kHeldDistance<kHeld> == 0) {
+          const uint32_t* cells = held[k / kHeldDistance<kHeld>];
+          ptx::WgmmaRegisters<Element, kRows, false>(result,
+                                                     cells[0],
+                                                     cells[1],
+                                                     cells[2],
+                                                     cells[3],
+                                                     right_of_step,
+                                                     k != 0);
+          continue;
+        }
+      }
+      ptx::WgmmaShared<Element, kRows, false, false>(result,
+                                                     ptx::Shift(left, KeyOffset<kBoxColumns>(k)),
+                                                     right_of_step,
+                                                     k != 0);
+    }
+  }
+
+  // Every which product has its left operand in registers.
+  template <int kHeld>
+  static constexpr int kHeldDistance = kHeadDim / kWgmmaDepth / (kHeld > 0 ? kHeld : 1);
+
+  // Bytes from a tile of keys to the columns of product k.
+  template <int kBoxColumns>
+  static constexpr __device__ __forceinline__ int KeyOffset(int k) {
+    const int block = k / kStepsPerBlock;
+    const int overlap = block * (kSwizzleColumns - kBoxColumns) / kWgmmaDepth * kStepBytes;
+    return block * kKeyBlock + k % kStepsPerBlock * kStepBytes + overlap;
+  }
+
+  template <int kBoxColumns, int kHeld>
+  __device__ __forceinline__ void LoadHeld(const Element* keys,
+                                           uint32_t (&held)[kHeld > 0 ? kHeld : 1][4]) const {
+    const int row = thread_ / kWarp * 16 + Lane() % 16;
+    const uint32_t line = ptx::SharedAddress(keys) + group_ * kGroupBlock + row * kSwizzleBytes;
+#pragma unroll
+    for (int i = 0; i < kHeld; ++i) {
+      const int offset = KeyOffset<kBoxColumns>(i * kHeldDistance<kHeld>);
+      const int chunk = offset % kSwizzleBytes / 16 + Lane() / 16;
+      ptx::LdMatrixX4(held[i], line + offset / kKeyBlock * kKeyBlock + (chunk ^ row % 8) * 16);
     }
   }
 
@@ -146,12 +185,20 @@ class BackwardConsumer {
     float grad_query[Config::kGroupSums];
     uint32_t weights[kScores / 2];
     uint32_t cells[kScores / 2];
+    constexpr int kHeldKeys = Config::kHeldKeys;
+    constexpr int kHeldValues = Config::kHeldValues;
+    uint32_t held_key[kHeldKeys > 0 ? kHeldKeys : 1][4];
+    uint32_t held_value[kHeldValues > 0 ? kHeldValues : 1][4];
     ptx::WgmmaDefine(grad_key);
     ptx::WgmmaDefine(grad_value);
     ptx::WgmmaDefine(scores);
     ptx::MbarrierWait(ptx::SharedAddress(&shared_->query_full[query_.stage]), query_.parity);
+    LoadHeld<Config::kGroupColumns, kHeldKeys>(shared_->key, held_key);
     ptx::WgmmaFence();
-    MultiplyByRows<Config::kGroupColumns>(shared_->key, Query(query_.stage), scores);
+    MultiplyByRows<Config::kGroupColumns, kHeldKeys>(shared_->key,
+                                                     held_key,
+                                                     Query(query_.stage),
+                                                     scores);
     ptx::WgmmaCommit();
     ptx::WgmmaWait<0>();
     ptx::WgmmaPin(scores);
@@ -164,10 +211,16 @@ class BackwardConsumer {
       const bool partial = (flags & kPartialStep) != 0;
       ptx::MbarrierWait(ptx::SharedAddress(&shared_->grad_out_full[grad_out_stage]),
                         grad_out_.parity);
-      if (first) ptx::MbarrierWait(ptx::SharedAddress(&shared_->value_full), parity);
+      if (first) {
+        ptx::MbarrierWait(ptx::SharedAddress(&shared_->value_full), parity);
+        LoadHeld<kSwizzleColumns, kHeldValues>(shared_->value, held_value);
+      }
       ptx::WgmmaDefine(grads);
       ptx::WgmmaFence();
-      MultiplyByRows<kSwizzleColumns>(shared_->value, GradOut(grad_out_stage), grads);
+      MultiplyByRows<kSwizzleColumns, kHeldValues>(shared_->value,
+                                                   held_value,
+                                                   GradOut(grad_out_stage),
+                                                   grads);
       ptx::WgmmaCommit();
 
       uint32_t masked[2] = {0, 0};
@@ -218,7 +271,10 @@ class BackwardConsumer {
       ptx::MbarrierWait(ptx::SharedAddress(&shared_->query_full[query_.stage]), query_.parity);
       ptx::WgmmaDefine(scores);
       ptx::WgmmaFence();
-      MultiplyByRows<Config::kGroupColumns>(shared_->key, Query(query_.stage), scores);
+      MultiplyByRows<Config::kGroupColumns, kHeldKeys>(shared_->key,
+                                                       held_key,
+                                                       Query(query_.stage),
+                                                       scores);
       ptx::WgmmaCommit();
       PassTurn();
       ptx::WgmmaWait<0>();
