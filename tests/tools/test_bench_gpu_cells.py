@@ -31,6 +31,16 @@ def test_groups_are_the_shapes_that_have_targets():
     assert len(set(suite.gpu_cells())) == len(suite.gpu_cells()) == 40
 
 
+def test_with_the_matrix_every_head_dim_dtype_and_grouping_is_measured_once():
+    cells = [cell for cell in [*suite.GPU_GROUPS["matrix"], *suite.gpu_cells()]]
+    shapes = [
+        (c.mask, c.head_dim, c.num_heads // c.num_heads_k, c.dtype)
+        for c in cells
+        if c.seqlen == 32768 and c.mask in ("causal", "causal_document")
+    ]
+    assert len(shapes) == len(set(shapes)) == 2 * 5 * 2 * 2
+
+
 def test_a_group_is_chosen_on_the_command_line(capsys):
     given = ["--device", "gpu", "--group", "gqa", "128k", "--exclude", "torch_flex_flash"]
     chosen = options.cells(options.parse(given, ""))

@@ -23,6 +23,12 @@ GPU_TOKENS = 128 * 1024  # of a call, as in the paper
 GPU_LENGTH, GPU_SHORT, GPU_LONG = 32768, 8192, 131072
 GPU_WIDTH = 4096  # heads by head_dim
 GPU_HEADS_K = 4  # of grouped queries
+# The matrix of what users train: heads of each head_dim, and how many share a key head.
+MATRIX_HEADS = {64: 64, 96: 32, 128: 32, 192: 16, 256: 16}
+MATRIX_GROUPS = (1, 8)
+MATRIX_DTYPES = ("bfloat16", "float16")
+MATRIX_MASKS = ("causal", "causal_document")
+MATRIX_PROVIDERS = ("ours", "torch_flex")  # what else there is knows no documents
 # The most telling first: a run may be ended by its budget.
 GPU_MASKS = ("causal", "causal_document", "document", "share_question", "full")
 GPU_MASKS += tuple(name for name in PRESETS if name not in GPU_MASKS)
@@ -65,11 +71,12 @@ def _gpu(
     seqlen: int = GPU_LENGTH,
     *,
     head_dim: int = 128,
+    num_heads: int | None = None,
     num_heads_k: int | None = None,
     dtype: str = "bfloat16",
     providers: tuple[str, ...] = ON_DEVICE["gpu"],
 ) -> Cell:
-    num_heads = GPU_WIDTH // head_dim
+    num_heads = num_heads or GPU_WIDTH // head_dim
     return Cell(
         mask=mask,
         seqlen=seqlen,
@@ -84,6 +91,33 @@ def _gpu(
     )
 
 
+def _matrix() -> list[Cell]:
+    """Return every head_dim, dtype and grouping, the rarely measured first.
+
+    Cells of other groups are left out: a table's rows are of one run.
+    """
+    dims = sorted(MATRIX_HEADS, key=lambda head_dim: head_dim in (64, 128, 256))
+    known = {_shape_of(cell) for cells in GPU_GROUPS.values() for cell in cells}
+    cells = [
+        _gpu(
+            mask,
+            head_dim=head_dim,
+            num_heads=MATRIX_HEADS[head_dim],
+            num_heads_k=MATRIX_HEADS[head_dim] // group,
+            dtype=dtype,
+            providers=MATRIX_PROVIDERS,
+        )
+        for dtype, head_dim, group, mask in product(
+            MATRIX_DTYPES, dims, MATRIX_GROUPS, MATRIX_MASKS
+        )
+    ]
+    return [cell for cell in cells if _shape_of(cell) not in known]
+
+
+def _shape_of(cell: Cell) -> tuple[object, ...]:
+    return (cell.mask, cell.seqlen, cell.num_heads, cell.num_heads_k, cell.head_dim, cell.dtype)
+
+
 GPU_GROUPS: dict[str, list[Cell]] = {
     "32k": [_gpu(mask) for mask in GPU_MASKS],
     "gqa": [_gpu(mask, num_heads_k=GPU_HEADS_K) for mask in GPU_MASKS[:2]],
@@ -94,7 +128,8 @@ GPU_GROUPS: dict[str, list[Cell]] = {
     "float16": [_gpu("causal_document", dtype="float16")],
     "sm80": [_gpu(mask, providers=("ours_sm80", "torch_flash")) for mask in GPU_MASKS],
 }
-GPU_DEFAULT = tuple(name for name in GPU_GROUPS if name != "sm80")
+GPU_GROUPS["matrix"] = _matrix()
+GPU_DEFAULT = tuple(name for name in GPU_GROUPS if name not in ("sm80", "matrix"))
 
 
 def _cpu(
