@@ -9,8 +9,8 @@ __device__ __forceinline__ int NotHoisted(int value) {
   return value;
 }
 
-// What follows is not begun before what stands above: ptxas moves instructions, waits too, up to the
-// last branch. `never` is false, which the compiler must not know.
+// What follows is not begun before what stands above: ptxas moves instructions, waits too, up to
+// the last branch. `never` is false, which the compiler must not know.
 __device__ __forceinline__ void StayBehind(bool never) {
   if (never) asm volatile("trap;");
 }
