@@ -1,14 +1,17 @@
 """Build the library of the C door with the kernels as C++ for this processor; see emulator.h.
 
-    python tests/emulator/build.py OUTPUT [SOURCE ...]
+    python tests/emulator/build.py [--races] OUTPUT [SOURCE ...]
 
 Sources are compiled as they are, but for launches, which become calls, and dynamic shared memory,
-which is asked for. Needs g++ and the headers of CUDA; SOURCE names instantiations (of
-custom_ops/kernels, default: all).
+which is asked for. Needs g++ and the headers of CUDA; SOURCE names instantiations (like
+kernels/sm80/instantiations/hdim64.cu, default: all). With --races accesses that nothing orders are
+reported while they happen, by gcc's ThreadSanitizer, to which each thread of a block is a thread;
+test_races.py says how to load such a library.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import shutil
@@ -76,7 +79,7 @@ def sources(folder: Path, instantiations: list[str]) -> list[Path]:
     return [*found, HERE / "runtime.cc"]
 
 
-def build(output: Path, instantiations: list[str]) -> None:
+def build(output: Path, instantiations: list[str], *, races: bool = False) -> None:
     """Compile and link; subprocess.CalledProcessError if that fails."""
     toolkit = cuda_build.find_toolkit()
     assert toolkit is not None, "the headers of CUDA were not found"
@@ -85,17 +88,27 @@ def build(output: Path, instantiations: list[str]) -> None:
     write_sources(folder)
     includes = [HERE / "include", folder, SOURCES, *toolkit.include_folders()[:1]]
     common = [*FLAGS, "-include", "emulator.h", *(f"-I{path}" for path in includes)]
+    common += ["-DFLASHMASK_EMULATOR_RACES", "-g1"] if races else []
+    sanitized = ["-fsanitize=thread"] if races else []
 
     def compile_one(source: Path) -> Path:
         target = folder / f"{source.stem}_{abs(hash(source))}.o"
-        command = [os.environ.get("CXX", "g++"), *common, "-x", "c++", "-c", source, "-o", target]
+        watched = sanitized if source.suffix == ".cu" else []  # not what emulates
+        command = [os.environ.get("CXX", "g++"), *common, *watched]
+        command += ["-x", "c++", "-c", source, "-o", target]
         subprocess.run(command, check=True)
         return target
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         objects = list(pool.map(compile_one, sources(folder, instantiations)))
-    subprocess.run([os.environ.get("CXX", "g++"), "-shared", "-o", output, *objects], check=True)
+    link = [os.environ.get("CXX", "g++"), "-shared", *sanitized, "-o", output, *objects]
+    subprocess.run(link, check=True)
 
 
 if __name__ == "__main__":
-    build(Path(sys.argv[1]).resolve(), sys.argv[2:])
+    parser = argparse.ArgumentParser()
+    parser.add_argument("output", type=Path)
+    parser.add_argument("sources", nargs="*")
+    parser.add_argument("--races", action="store_true")
+    options = parser.parse_args()
+    build(options.output.resolve(), options.sources, races=options.races)

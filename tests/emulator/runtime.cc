@@ -27,6 +27,16 @@ int Environment(const char* name, int otherwise) {
 
 unsigned char anchor;  // static variables of this library are not far away
 Thread* now = nullptr;
+#ifdef FLASHMASK_EMULATOR_RACES
+extern "C" {
+void* __tsan_get_current_fiber();
+void* __tsan_create_fiber(unsigned);
+void __tsan_destroy_fiber(void*);
+void __tsan_switch_to_fiber(void*, unsigned);
+}
+constexpr unsigned kNoOrder = 1;
+void* scheduler_fiber = nullptr;
+#endif
 void* scheduler = nullptr;  // its stack pointer
 const Body* body_of_threads = nullptr;
 uint64_t progress = 0;
@@ -62,12 +72,14 @@ EmulatorSwitch:
 .size EmulatorSwitch, .-EmulatorSwitch
 )");
 
+void LeaveThread(bool is_last);
+
 void Enter() {
   (*body_of_threads)();
   now->finished = true;
   --now->block->alive;
   Progress();
-  EmulatorSwitch(&now->stack_pointer, scheduler);
+  LeaveThread(true);
   std::abort();
 }
 
@@ -88,6 +100,7 @@ struct Resident {
   std::unique_ptr<unsigned char[]> shared;
   unsigned char* stacks;
   size_t count;
+  void* engine = nullptr;  // the copy engine, as -fsanitize=thread knows it
 
   Resident(dim3 grid, dim3 index, dim3 threads) : count(threads.x * threads.y * threads.z) {
     constexpr size_t kAlignment = 1024;
@@ -117,13 +130,36 @@ struct Resident {
       std::memset(thread.stack_pointer, 0, 6 * sizeof(void*));
     }
   }
-  ~Resident() { munmap(stacks, count * kStackBytes); }
+  ~Resident() {
+    const Quiet quiet;
+#ifdef FLASHMASK_EMULATOR_RACES
+    for (Thread& thread : block.threads) {
+      if (thread.fiber != nullptr) __tsan_destroy_fiber(thread.fiber);
+    }
+    if (engine != nullptr) __tsan_destroy_fiber(engine);
+#endif
+    munmap(stacks, count * kStackBytes);
+  }
 };
 
 void RunThread(Thread* thread) {
   now = thread;
+#ifdef FLASHMASK_EMULATOR_RACES
+  scheduler_fiber = __tsan_get_current_fiber();
+  const bool is_new = thread->fiber == nullptr;
+  if (is_new) thread->fiber = __tsan_create_fiber(0);
+  __tsan_switch_to_fiber(thread->fiber, is_new ? 0 : kNoOrder);
+#endif
   EmulatorSwitch(&scheduler, thread->stack_pointer);
   now = nullptr;
+}
+
+// Back to the scheduler, which called RunThread.
+void LeaveThread(bool is_last) {
+#ifdef FLASHMASK_EMULATOR_RACES
+  __tsan_switch_to_fiber(scheduler_fiber, is_last ? 0 : kNoOrder);
+#endif
+  EmulatorSwitch(&now->stack_pointer, scheduler);
 }
 
 // A warp runs on while its threads meet, so that few passes find all of them waiting.
@@ -143,14 +179,25 @@ void RunCopies(Block* block, bool all) {
   std::vector<std::function<void()>>& copies = block->copies;
   const size_t count = all ? copies.size() : std::min<size_t>(copies.size(), Draw()() % 3);
   for (size_t i = 0; i < count; ++i) copies[i]();
+  const Quiet quiet;
   copies.erase(copies.begin(), copies.begin() + static_cast<std::ptrdiff_t>(count));
   if (count > 0) Progress();
 }
 
-void RunBlock(Block* block, bool idle) {
+void RunBlock(Block* block, bool idle, void** engine) {
   // Copies name their block's memory by Shared().
   now = &block->threads[0];
+#ifdef FLASHMASK_EMULATOR_RACES
+  void* before = __tsan_get_current_fiber();
+  const bool is_new = *engine == nullptr;
+  if (is_new) *engine = __tsan_create_fiber(0);
+  __tsan_switch_to_fiber(*engine, is_new ? 0 : kNoOrder);
+  Acquire(&block->copies);
+#endif
   RunCopies(block, idle);
+#ifdef FLASHMASK_EMULATOR_RACES
+  __tsan_switch_to_fiber(before, kNoOrder);
+#endif
   now = nullptr;
   for (size_t warp = 0; warp < block->warps.size(); ++warp) RunWarp(block, warp);
 }
@@ -161,7 +208,7 @@ bool IsDone(const Block& block) { return block.alive == 0 && block.copies.empty(
 
 Thread& Now() { return *now; }
 
-void Yield() { EmulatorSwitch(&now->stack_pointer, scheduler); }
+void Yield() { LeaveThread(false); }
 
 void Progress() { ++progress; }
 
@@ -186,7 +233,7 @@ unsigned char* Shared(uint32_t address) {
 // Ends the launch: its threads are left where they are.
 void Fail(const char* what) {
   failure = what;
-  EmulatorSwitch(&now->stack_pointer, scheduler);
+  LeaveThread(true);
   std::abort();
 }
 
@@ -207,8 +254,9 @@ void Run(dim3 grid, dim3 threads, size_t shared_bytes, const Body& body) {
       residents.push_back(std::make_unique<Resident>(grid, index, threads));
       ++next;
     }
-    for (const auto& resident : residents) RunBlock(&resident->block, idle > 2);
+    for (const auto& resident : residents) RunBlock(&resident->block, idle > 2, &resident->engine);
     const auto done = [](const auto& resident) { return IsDone(resident->block); };
+    const Quiet quiet;
     residents.erase(std::remove_if(residents.begin(), residents.end(), done), residents.end());
     idle = progress == before ? idle + 1 : 0;
     before = progress;
@@ -223,13 +271,15 @@ void __syncthreads() {
   emulator::Block* block = emulator::Now().block;
   emulator::NamedBarrier& barrier = block->named[0];
   const unsigned generation = barrier.generation;
+  const char* token = reinterpret_cast<const char*>(&barrier) + generation % 2;
+  emulator::Release(token);
   if (++barrier.arrived == block->alive) {
     barrier.arrived = 0;
     ++barrier.generation;
     emulator::Progress();
-    return;
   }
   while (barrier.generation == generation) emulator::Yield();
+  emulator::Acquire(token);
 }
 
 namespace {

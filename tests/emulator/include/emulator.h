@@ -40,7 +40,51 @@ using std::isnan;
 #define __grid_constant__
 #define __align__(bytes) __attribute__((aligned(bytes)))
 
+// With FLASHMASK_EMULATOR_RACES the kernels are built with -fsanitize=thread, which then knows what
+// orders accesses of their threads: barriers, but no meeting of a warp for another purpose.
+#ifdef FLASHMASK_EMULATOR_RACES
+extern "C" {
+void __tsan_acquire(void*);
+void __tsan_release(void*);
+void AnnotateIgnoreReadsBegin(const char*, int);
+void AnnotateIgnoreReadsEnd(const char*, int);
+void AnnotateIgnoreWritesBegin(const char*, int);
+void AnnotateIgnoreWritesEnd(const char*, int);
+}
+#define EMULATOR_QUIET __attribute__((no_sanitize("thread")))
+#else
+#define EMULATOR_QUIET
+#endif
+
 namespace emulator {
+
+inline void Acquire(const void* token) {
+#ifdef FLASHMASK_EMULATOR_RACES
+  __tsan_acquire(const_cast<void*>(token));
+#endif
+}
+
+inline void Release(const void* token) {
+#ifdef FLASHMASK_EMULATOR_RACES
+  __tsan_release(const_cast<void*>(token));
+#endif
+}
+
+// While there is one, accesses of this thread are the emulator's own.
+struct Quiet {
+#ifdef FLASHMASK_EMULATOR_RACES
+  Quiet() {
+    AnnotateIgnoreReadsBegin(__FILE__, __LINE__);
+    AnnotateIgnoreWritesBegin(__FILE__, __LINE__);
+  }
+  ~Quiet() {
+    AnnotateIgnoreWritesEnd(__FILE__, __LINE__);
+    AnnotateIgnoreReadsEnd(__FILE__, __LINE__);
+  }
+#else
+  Quiet() {}
+#endif
+};
 
 constexpr int kWarp = 32;
 constexpr int kWarpgroup = 128;
@@ -74,6 +118,7 @@ struct Thread {
   int number = 0;  // in the block
   Block* block = nullptr;
   void* stack_pointer = nullptr;
+  void* fiber = nullptr;  // as -fsanitize=thread knows it
   bool finished = false;
   std::vector<int> groups;  // bulk copies that are under way, of each committed group
   int open = 0;             // of the group that is not committed
@@ -115,7 +160,7 @@ void Run(dim3 grid, dim3 threads, size_t shared_bytes, const Body& body);
 inline int Lane() { return Now().number % kWarp; }
 
 template <int kThreads>
-const uint64_t* Meet(Meeting<kThreads>& meeting, int place, uint64_t brought) {
+EMULATOR_QUIET const uint64_t* Meet(Meeting<kThreads>& meeting, int place, uint64_t brought) {
   const unsigned generation = meeting.generation;
   uint64_t* kept = meeting.brought[generation % 2];
   kept[place] = brought;
@@ -129,7 +174,7 @@ const uint64_t* Meet(Meeting<kThreads>& meeting, int place, uint64_t brought) {
   return kept;
 }
 
-inline const uint64_t* MeetWarp(uint64_t brought) {
+EMULATOR_QUIET inline const uint64_t* MeetWarp(uint64_t brought) {
   Thread& me = Now();
   return Meet(me.block->warps[me.number / kWarp], me.number % kWarp, brought);
 }
@@ -181,13 +226,18 @@ class Launch {
 
 void __syncthreads();
 
-inline void __syncwarp(unsigned mask = 0xffffffffu) {
+EMULATOR_QUIET inline void __syncwarp(unsigned mask = 0xffffffffu) {
   emulator::WholeWarp(mask);
+  emulator::Thread& me = emulator::Now();
+  auto& warp = me.block->warps[me.number / emulator::kWarp];
+  const void* token = warp.brought[warp.generation % 2];
+  emulator::Release(token);
   emulator::MeetWarp(0);
+  emulator::Acquire(token);
 }
 
 template <typename T>
-T __shfl_sync(unsigned mask, T value, int from) {
+EMULATOR_QUIET T __shfl_sync(unsigned mask, T value, int from) {
   emulator::WholeWarp(mask);
   return emulator::Value<T>(emulator::MeetWarp(emulator::Bits(value))[from % emulator::kWarp]);
 }
@@ -203,7 +253,7 @@ T __shfl_up_sync(unsigned mask, T value, int distance) {
   return __shfl_sync(mask, value, lane >= distance ? lane - distance : lane);
 }
 
-inline unsigned __ballot_sync(unsigned mask, bool vote) {
+EMULATOR_QUIET inline unsigned __ballot_sync(unsigned mask, bool vote) {
   emulator::WholeWarp(mask);
   const uint64_t* votes = emulator::MeetWarp(vote);
   unsigned bits = 0;
@@ -214,7 +264,7 @@ inline unsigned __ballot_sync(unsigned mask, bool vote) {
 inline bool __any_sync(unsigned mask, bool vote) { return __ballot_sync(mask, vote) != 0; }
 
 template <typename T, typename Function>
-T ReduceWarp(unsigned mask, T value, Function function) {
+EMULATOR_QUIET T ReduceWarp(unsigned mask, T value, Function function) {
   emulator::WholeWarp(mask);
   const uint64_t* values = emulator::MeetWarp(emulator::Bits(value));
   T result = emulator::Value<T>(values[0]);
@@ -256,9 +306,11 @@ T __ldg(const T* from) {
 }
 
 template <typename T, typename U>
-T atomicAdd(T* to, U value) {
+EMULATOR_QUIET T atomicAdd(T* to, U value) {
+  emulator::Acquire(to);
   const T before = *to;
   *to = before + static_cast<T>(value);
+  emulator::Release(to);
   emulator::Progress();
   return before;
 }

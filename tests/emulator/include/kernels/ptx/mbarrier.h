@@ -4,11 +4,16 @@
 
 namespace flashmask::ptx {
 
-inline emulator::Mbarrier& MbarrierAt(uint32_t barrier) {
+EMULATOR_QUIET inline emulator::Mbarrier& MbarrierAt(uint32_t barrier) {
   return emulator::Now().block->mbarriers[barrier / 8];
 }
 
-inline void FinishPhase(emulator::Mbarrier& barrier) {
+// What is released by arrivals of a phase and acquired by those who wait for it.
+EMULATOR_QUIET inline const void* TokenOf(const emulator::Mbarrier& barrier, uint32_t parity) {
+  return reinterpret_cast<const char*>(&barrier) + parity;
+}
+
+EMULATOR_QUIET inline void FinishPhase(emulator::Mbarrier& barrier) {
   if (barrier.pending < 0) emulator::Fail("more arrivals than a barrier counts");
   if (barrier.pending != 0 || barrier.bytes != 0) return;
   barrier.parity ^= 1;
@@ -16,25 +21,28 @@ inline void FinishPhase(emulator::Mbarrier& barrier) {
   emulator::Progress();
 }
 
-inline void MbarrierInit(uint32_t barrier, uint32_t arrivals) {
+EMULATOR_QUIET inline void MbarrierInit(uint32_t barrier, uint32_t arrivals) {
   const int count = static_cast<int>(arrivals);
   MbarrierAt(barrier) = {count, count, 0, 0};
 }
 
 inline void MbarrierInitFence() {}
 
-inline void MbarrierArrive(uint32_t barrier) {
-  --MbarrierAt(barrier).pending;
+EMULATOR_QUIET inline void MbarrierArrive(uint32_t barrier) {
+  emulator::Mbarrier& counted = MbarrierAt(barrier);
+  emulator::Release(TokenOf(counted, counted.parity));
+  --counted.pending;
   FinishPhase(MbarrierAt(barrier));
 }
 
-inline void MbarrierArriveExpect(uint32_t barrier, uint32_t bytes) {
+EMULATOR_QUIET inline void MbarrierArriveExpect(uint32_t barrier, uint32_t bytes) {
   MbarrierAt(barrier).bytes += bytes;
   MbarrierArrive(barrier);
 }
 
-inline void MbarrierWait(uint32_t barrier, uint32_t parity) {
+EMULATOR_QUIET inline void MbarrierWait(uint32_t barrier, uint32_t parity) {
   while (MbarrierAt(barrier).parity == parity) emulator::Yield();
+  emulator::Acquire(TokenOf(MbarrierAt(barrier), parity));
 }
 
 }  // namespace flashmask::ptx

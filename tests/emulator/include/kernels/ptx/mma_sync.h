@@ -8,6 +8,7 @@ namespace flashmask::ptx {
 
 template <typename Element>
 void MmaM16N8K16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  const emulator::Quiet quiet;  // what it reads are registers of others
   const uint32_t b[2] = {b0, b1};
   const uint64_t* left = emulator::MeetWarp(reinterpret_cast<uint64_t>(&a));
   float rows[2][16];

@@ -50,25 +50,33 @@ inline uint32_t BoxBytes(const CUtensorMap& map) {
   return tensor.box[0] * tensor.box[1] * tensor.box[2] * tensor.box[3] * tensor.element_bytes;
 }
 
-// The copy engine works later, in order.
+// The copy engine works later, in order: behind what its caller did until now.
 template <typename Function>
-void Later(Function function) {
-  emulator::Now().block->copies.push_back(function);
+EMULATOR_QUIET void Later(Function function) {
+  const emulator::Quiet quiet;
+  emulator::Block* block = emulator::Now().block;
+  emulator::Release(&block->copies);
+  block->copies.push_back(function);
 }
 
 // A copy from shared memory, which its thread may wait for.
 template <typename Function>
-void LaterOfGroup(Function function) {
+EMULATOR_QUIET void LaterOfGroup(Function function) {
+  const emulator::Quiet quiet;
   emulator::Thread* thread = &emulator::Now();
   const size_t group = thread->groups.size();
   ++thread->open;
   Later([=] {
     function();
+    const emulator::Quiet quiet;
+    emulator::Release(&thread->groups);
     --(group < thread->groups.size() ? thread->groups[group] : thread->open);
   });
 }
 
-inline void CompleteBytes(emulator::Mbarrier* barrier, uint32_t bytes) {
+EMULATOR_QUIET inline void CompleteBytes(emulator::Mbarrier* barrier, uint32_t bytes) {
+  const emulator::Quiet quiet;
+  emulator::Release(TokenOf(*barrier, barrier->parity));
   barrier->bytes -= bytes;
   FinishPhase(*barrier);
 }
@@ -127,20 +135,23 @@ inline void BulkReduceAdd(float* global, uint32_t shared, uint32_t bytes) {
   });
 }
 
-inline void BulkCommit() {
+EMULATOR_QUIET inline void BulkCommit() {
+  const emulator::Quiet quiet;
   emulator::Thread& thread = emulator::Now();
   thread.groups.push_back(thread.open);
   thread.open = 0;
 }
 
 template <int kPending>
-void BulkWait() {
-  const auto under_way = [] {
+EMULATOR_QUIET void BulkWait() {
+  const emulator::Quiet quiet;
+  const auto under_way = []() EMULATOR_QUIET {
     int count = 0;
     for (int left : emulator::Now().groups) count += left != 0;
     return count;
   };
   while (under_way() > kPending) emulator::Yield();
+  emulator::Acquire(&emulator::Now().groups);
 }
 
 template <int kPending>

@@ -5,12 +5,14 @@
 namespace flashmask::ptx {
 
 // Whoever reads a word does so again and again, until another has written it.
-inline int32_t LoadAcquire(const int32_t* word) {
+EMULATOR_QUIET inline int32_t LoadAcquire(const int32_t* word) {
   emulator::Yield();
+  emulator::Acquire(word);
   return *word;
 }
 
-inline void StoreRelease(int32_t* word, int32_t value) {
+EMULATOR_QUIET inline void StoreRelease(int32_t* word, int32_t value) {
+  emulator::Release(word);
   *word = value;
   emulator::Progress();
 }

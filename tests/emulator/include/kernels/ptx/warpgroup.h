@@ -8,12 +8,13 @@ void RaiseRegisters() {}
 template <int kRegisters>
 void LowerRegisters() {}
 
-inline bool ElectOne() {
+EMULATOR_QUIET inline bool ElectOne() {
   emulator::MeetWarp(0);
   return emulator::Lane() == 0;
 }
 
-inline bool Arrive(emulator::NamedBarrier& barrier, int threads) {
+EMULATOR_QUIET inline bool Arrive(emulator::NamedBarrier& barrier, int threads) {
+  emulator::Release(reinterpret_cast<const char*>(&barrier) + barrier.generation % 2);
   if (++barrier.arrived > threads) emulator::Fail("more threads at a barrier than it counts");
   if (barrier.arrived != threads) return false;
   barrier.arrived = 0;
@@ -22,14 +23,16 @@ inline bool Arrive(emulator::NamedBarrier& barrier, int threads) {
   return true;
 }
 
-inline void NamedBarrierSync(int number, int threads) {
+EMULATOR_QUIET inline void NamedBarrierSync(int number, int threads) {
   emulator::NamedBarrier& barrier = emulator::Now().block->named[number];
   const unsigned generation = barrier.generation;
-  if (Arrive(barrier, threads)) return;
-  while (barrier.generation == generation) emulator::Yield();
+  if (!Arrive(barrier, threads)) {
+    while (barrier.generation == generation) emulator::Yield();
+  }
+  emulator::Acquire(reinterpret_cast<const char*>(&barrier) + generation % 2);
 }
 
-inline void NamedBarrierArrive(int number, int threads) {
+EMULATOR_QUIET inline void NamedBarrierArrive(int number, int threads) {
   Arrive(emulator::Now().block->named[number], threads);
 }
 

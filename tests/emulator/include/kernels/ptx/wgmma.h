@@ -13,7 +13,7 @@ constexpr bool kMustWriteOperands = false;
 constexpr int kProductRows = 64;
 constexpr int kProductDepth = 16;
 
-inline emulator::Products& ProductsOfGroup() {
+EMULATOR_QUIET inline emulator::Products& ProductsOfGroup() {
   emulator::Thread& me = emulator::Now();
   return me.block->products[me.number / emulator::kWarpgroup];
 }
@@ -24,7 +24,7 @@ constexpr int kStepShift = 56;  // above all addresses
 constexpr uint64_t kBrought = (uint64_t{1} << kStepShift) - 1;
 
 // Returns this thread's place in its warpgroup when all of it are here, with what each brought.
-inline int MeetGroup(Step step, uint64_t brought, const uint64_t** all = nullptr) {
+EMULATOR_QUIET inline int MeetGroup(Step step, uint64_t brought, const uint64_t** all = nullptr) {
   emulator::Thread& me = emulator::Now();
   const int place = me.number % emulator::kWarpgroup;
   auto& group = me.block->warpgroups[me.number / emulator::kWarpgroup];
@@ -41,7 +41,8 @@ inline int MeetGroup(Step step, uint64_t brought, const uint64_t** all = nullptr
 
 inline void WgmmaFence() { MeetGroup(Step::kFence, 0); }
 
-inline void WgmmaCommit() {
+EMULATOR_QUIET inline void WgmmaCommit() {
+  const emulator::Quiet quiet;
   if (MeetGroup(Step::kCommit, 0) == 0) {
     emulator::Products& products = ProductsOfGroup();
     products.committed.push_back(std::move(products.open));
@@ -51,7 +52,8 @@ inline void WgmmaCommit() {
 }
 
 template <int kPending>
-void WgmmaWait() {
+EMULATOR_QUIET void WgmmaWait() {
+  const emulator::Quiet quiet;
   if (MeetGroup(Step::kWait, 0) == 0) {
     auto& committed = ProductsOfGroup().committed;
     while (committed.size() > kPending) {
@@ -80,7 +82,7 @@ inline uint64_t SwizzledTile(uint32_t shared, uint32_t leading, uint32_t stride 
 inline uint64_t Shift(uint64_t tile, int bytes) { return tile + bytes / 16; }
 
 template <typename Element>
-float AsFloat(uint16_t bits) {
+EMULATOR_QUIET float AsFloat(uint16_t bits) {
   Element element;
   std::memcpy(&element, &bits, sizeof(bits));
   return static_cast<float>(element);
@@ -88,13 +90,13 @@ float AsFloat(uint16_t bits) {
 
 // The lower half of a register, or the upper one.
 template <typename Element>
-float HalfOf(uint32_t pair, int which) {
+EMULATOR_QUIET float HalfOf(uint32_t pair, int which) {
   return AsFloat<Element>(static_cast<uint16_t>(which == 0 ? pair : pair >> 16));
 }
 
 // Element (line, k) of a swizzled tile; a transposed one has its lines along its rows.
 template <typename Element, bool kTransposed>
-float TileElement(uint64_t tile, int line, int k) {
+EMULATOR_QUIET float TileElement(uint64_t tile, int line, int k) {
   const uint32_t start = static_cast<uint32_t>(tile & 0x3FFF) << 4;
   const uint32_t leading = static_cast<uint32_t>(tile >> 16 & 0x3FFF) << 4;
   const uint32_t stride = static_cast<uint32_t>(tile >> 32 & 0x3FFF) << 4;
@@ -118,7 +120,7 @@ struct Product {
 };
 
 template <typename Element, int kColumns, bool kTransposedA, bool kTransposedB>
-void MultiplyGroup(const Product& product) {
+EMULATOR_QUIET void MultiplyGroup(const Product& product) {
   float left[kProductRows][kProductDepth];
   float right[kProductDepth][kColumns];
   for (int k = 0; k < kProductDepth; ++k) {
@@ -154,8 +156,39 @@ struct Operands {
   bool keep;
 };
 
+#ifdef FLASHMASK_EMULATOR_RACES
+// A warp reads all of the right operand, and its rows of the left one.
+template <bool kTransposed>
+void ReadTile(uint64_t tile, int line_begin, int line_end) {
+  const uint32_t start = static_cast<uint32_t>(tile & 0x3FFF) << 4;
+  const uint32_t leading = static_cast<uint32_t>(tile >> 16 & 0x3FFF) << 4;
+  const uint32_t stride = static_cast<uint32_t>(tile >> 32 & 0x3FFF) << 4;
+  for (int line = line_begin; line < line_end; line += kTransposed ? 8 : 1) {
+    for (int k = 0; k < kProductDepth; k += kTransposed ? 1 : 8) {
+      const int row = kTransposed ? k : line;
+      const int column = kTransposed ? line : k;
+      const uint32_t linear =
+          start + row / 8 * stride + row % 8 * 128 + column / 64 * leading + column % 64 * 2;
+      const unsigned char* at = emulator::Shared(linear ^ ((linear >> 7 & 7) << 4));
+      const auto* quad = reinterpret_cast<const volatile uint64_t*>(at);
+      (void)quad[0];
+      (void)quad[1];
+    }
+  }
+}
+#endif
+
 template <typename Element, int kColumns, bool kTransposedA, bool kTransposedB>
-void MultiplyTogether(Operands mine) {
+EMULATOR_QUIET void MultiplyTogether(Operands mine) {
+#ifdef FLASHMASK_EMULATOR_RACES
+  const int number = emulator::Now().number;
+  if (number % emulator::kWarp == 0) {
+    const int row = number % emulator::kWarpgroup / emulator::kWarp * 16;
+    ReadTile<kTransposedB>(mine.b, 0, kColumns);
+    if (mine.left == nullptr) ReadTile<kTransposedA>(mine.a, row, row + 16);
+  }
+#endif
+  const emulator::Quiet quiet;
   const uint64_t* all;
   if (MeetGroup(Step::kProduct, reinterpret_cast<uint64_t>(&mine), &all) == 0) {
     Product product;
