@@ -19,10 +19,10 @@ BUILDER = HERE / "build.py"
 
 
 def digest() -> str:
-    """Return what tells these sources from others."""
+    """Return what tells these sources, and how they are built, from others."""
     found = hashlib.sha256()
-    for path in sorted([*(ROOT / "custom_ops").rglob("*"), *HERE.rglob("*")]):
-        if path.is_file() and path.suffix in (".cc", ".cu", ".cuh", ".h", ".py"):
+    for path in sorted([BUILDER, *(ROOT / "custom_ops").rglob("*"), *HERE.rglob("*")]):
+        if path == BUILDER or path.suffix in (".cc", ".cu", ".cuh", ".h"):
             found.update(str(path.relative_to(ROOT)).encode() + path.read_bytes())
     return found.hexdigest()[:16]
 

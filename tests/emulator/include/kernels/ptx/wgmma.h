@@ -94,9 +94,9 @@ EMULATOR_QUIET float HalfOf(uint32_t pair, int which) {
   return AsFloat<Element>(static_cast<uint16_t>(which == 0 ? pair : pair >> 16));
 }
 
-// Element (line, k) of a swizzled tile; a transposed one has its lines along its rows.
-template <typename Element, bool kTransposed>
-EMULATOR_QUIET float TileElement(uint64_t tile, int line, int k) {
+// Where element (line, k) of a swizzled tile is; a transposed one has its lines along its rows.
+template <bool kTransposed>
+EMULATOR_QUIET const unsigned char* TileByte(uint64_t tile, int line, int k) {
   const uint32_t start = static_cast<uint32_t>(tile & 0x3FFF) << 4;
   const uint32_t leading = static_cast<uint32_t>(tile >> 16 & 0x3FFF) << 4;
   const uint32_t stride = static_cast<uint32_t>(tile >> 32 & 0x3FFF) << 4;
@@ -104,8 +104,13 @@ EMULATOR_QUIET float TileElement(uint64_t tile, int line, int k) {
   const int column = kTransposed ? line : k;
   const uint32_t linear =
       start + row / 8 * stride + row % 8 * 128 + column / 64 * leading + column % 64 * 2;
+  return emulator::Shared(linear ^ ((linear >> 7 & 7) << 4));
+}
+
+template <typename Element, bool kTransposed>
+EMULATOR_QUIET float TileElement(uint64_t tile, int line, int k) {
   uint16_t bits;
-  std::memcpy(&bits, emulator::Shared(linear ^ ((linear >> 7 & 7) << 4)), sizeof(bits));
+  std::memcpy(&bits, TileByte<kTransposed>(tile, line, k), sizeof(bits));
   return AsFloat<Element>(bits);
 }
 
@@ -160,16 +165,9 @@ struct Operands {
 // A warp reads all of the right operand, and its rows of the left one.
 template <bool kTransposed>
 void ReadTile(uint64_t tile, int line_begin, int line_end) {
-  const uint32_t start = static_cast<uint32_t>(tile & 0x3FFF) << 4;
-  const uint32_t leading = static_cast<uint32_t>(tile >> 16 & 0x3FFF) << 4;
-  const uint32_t stride = static_cast<uint32_t>(tile >> 32 & 0x3FFF) << 4;
   for (int line = line_begin; line < line_end; line += kTransposed ? 8 : 1) {
     for (int k = 0; k < kProductDepth; k += kTransposed ? 1 : 8) {
-      const int row = kTransposed ? k : line;
-      const int column = kTransposed ? line : k;
-      const uint32_t linear =
-          start + row / 8 * stride + row % 8 * 128 + column / 64 * leading + column % 64 * 2;
-      const unsigned char* at = emulator::Shared(linear ^ ((linear >> 7 & 7) << 4));
+      const unsigned char* at = TileByte<kTransposed>(tile, line, k);
       const auto* quad = reinterpret_cast<const volatile uint64_t*>(at);
       (void)quad[0];
       (void)quad[1];
