@@ -7,14 +7,18 @@
 Needs a GPU and PyTorch. A call takes 128K tokens. Every array of the first build must agree with
 the others' to a few roundings of its largest value (whether they are right is for tools/gpu_test.sh
 to say), and deterministic gradients must repeat to the bit. Printed are TFLOP/s on visible cells of
-the median of the runs. Exit code 1: builds disagree.
+the median of the runs. A run is as many calls as take --seconds, behind one that is not timed, and
+the order of runs is drawn anew: the clock of a card depends on what it did in the last tenths of a
+second. Exit code 1: builds disagree.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
+import math
 import os
+import random
 import statistics
 import sys
 from collections.abc import Callable
@@ -55,7 +59,7 @@ def main(arguments: list[str] | None = None) -> int:
         cell = replace(options.cell, mask=mask)
         calls = prepare(cell, bench_mask, builds, options.ways)
         wrong = disagreements(calls, cell, torch)
-        rates = measure(calls, cell, bench_mask, options.runs, meter)
+        rates = measure(calls, cell, bench_mask, options, meter)
         for name in builds:
             found = (f"{rates[name, way]:.0f}" for way in options.ways)
             print(row([mask, name, *found]), flush=True)
@@ -75,6 +79,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--heads-k", type=int, help="default: as many as heads")
     parser.add_argument("--dtype", choices=sorted(BITS), default="bfloat16")
     parser.add_argument("--runs", type=int, default=5, help="default: 5")
+    parser.add_argument("--seconds", type=float, default=0.2, help="of a run, default: 0.2")
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS), help="default: both")
     parser.add_argument("--deterministic", action="store_true", help="that backward too")
     options = parser.parse_args(arguments)
     heads = options.heads or suite.GPU_WIDTH // options.head_dim
@@ -90,7 +96,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
         threads=0,
         providers=(),
     )
-    options.ways = (*WAYS, DETERMINISTIC) if options.deterministic else WAYS
+    options.ways += [DETERMINISTIC] * options.deterministic
     return options
 
 
@@ -99,6 +105,8 @@ def load(path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(f"capi_of_{path.stem}", TOOLS / "capi.py")
     assert spec is not None
     assert spec.loader is not None
+    if str(TOOLS) not in sys.path:
+        sys.path.append(str(TOOLS))  # of what capi.py imports
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     with mock.patch.dict(os.environ, FLASHMASK_CAPI=str(path.resolve())):
@@ -107,7 +115,7 @@ def load(path: Path) -> ModuleType:
 
 
 def prepare(
-    cell: Cell, mask: masks.BenchMask, builds: dict[str, ModuleType], ways: tuple[str, ...]
+    cell: Cell, mask: masks.BenchMask, builds: dict[str, ModuleType], ways: list[str]
 ) -> Calls:
     """Return the call of each build and way, all on the same tensors."""
     import torch
@@ -148,14 +156,17 @@ def measure(
     calls: Calls,
     cell: Cell,
     mask: masks.BenchMask,
-    runs: int,
+    options: argparse.Namespace,
     meter: TorchMeter,
 ) -> dict[tuple[str, str], float]:
-    """Return TFLOP/s on visible cells of the median run; calls take turns."""
+    """Return TFLOP/s on visible cells of the median run; runs take turns in a random order."""
     seconds: dict[tuple[str, str], list[float]] = {of: [] for of in calls}
-    for _ in range(runs):
-        for of, call in calls.items():
-            seconds[of] += [timing.wall for timing in meter.time(call, 1)]
+    for _ in range(options.runs):
+        for of, call in random.sample(list(calls.items()), len(calls)):
+            call()
+            (first,) = meter.time(call, 1)
+            count = max(1, math.ceil(options.seconds / first.wall))
+            seconds[of] += [statistics.mean(timing.wall for timing in meter.time(call, count))]
     rates = {}
     for (name, way), found in seconds.items():
         direction = FORWARD if way == FORWARD else BACKWARD

@@ -35,6 +35,9 @@ struct BackwardConfig {
   static constexpr int kGroupColumns = kHalfColumns ? kHeadDim / 2 : kHeadDim;
   static constexpr int kGroupSums = kGroupColumns / 2;  // floats of a thread
   static constexpr int kTileFloats = kRows * kHeadDim;  // of a step's share of grad_query
+  // Of a group's part of value, times 16 columns: kept in registers for an item, where there is
+  // room, which spares shared memory as many reads.
+  static constexpr int kHeldValues = kHeadDim == 128 ? 4 : kHeadDim == 96 ? 6 : 0;
 
   static_assert(kHeadDim == 64 || kHeadDim == 96 || kHeadDim == 128, "wgmma is written for these");
   static_assert(kGroupKeys == 64, "a wgmma has 64 rows");

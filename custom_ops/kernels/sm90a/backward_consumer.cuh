@@ -14,6 +14,7 @@
 #include "kernels/sm90a/backward_config.h"
 #include "kernels/sm90a/backward_mask.cuh"
 #include "kernels/sm90a/backward_shared.cuh"
+#include "kernels/sm90a/products.cuh"
 #include "kernels/sm90a/warp_arrivals.h"
 
 #include <cuda_runtime.h>
@@ -54,7 +55,7 @@ class BackwardConsumer {
   }
 
  private:
-  static constexpr int kRowBlock = kRows * kSwizzleBytes;
+  static constexpr int kHeldValues = Config::kHeldValues;
   static constexpr int kKeyBlock = Config::kKeys * kSwizzleBytes;
   static constexpr int kGroupBlock = Config::kGroupKeys * kSwizzleBytes;
   static constexpr int kDepthRows = kWgmmaDepth * kSwizzleBytes;
@@ -78,44 +79,22 @@ class BackwardConsumer {
     if (kEveryLaneArrives || Lane() == 0) ptx::MbarrierArrive(ptx::SharedAddress(&barrier));
   }
 
-  // result = keys (64 x kHeadDim) rows^T; boxes of keys begin every kBoxColumns columns, the later
-  // one of two that overlap without what the former has.
-  template <int kBoxColumns>
-  __device__ __forceinline__ void MultiplyByRows(const Element* keys,
-                                                 uint32_t rows,
-                                                 float (&result)[kScores]) const {
-    const uint64_t left =
-        ptx::SwizzledTile(ptx::SharedAddress(keys) + group_ * kGroupBlock, kUnusedDistance);
-    const uint64_t right = ptx::SwizzledTile(rows, kUnusedDistance);
-#pragma unroll
-    for (int k = 0; k < kHeadDim / kWgmmaDepth; ++k) {
-      const int block = k / kStepsPerBlock;
-      const int in_line = k % kStepsPerBlock * kStepBytes;
-      const int overlap = block * (kSwizzleColumns - kBoxColumns) / kWgmmaDepth * kStepBytes;
-      ptx::WgmmaShared<Element, kRows, false, false>(
-          result,
-          ptx::Shift(left, block * kKeyBlock + in_line + overlap),
-          ptx::Shift(right, block * kRowBlock + in_line),
-          k != 0);
-    }
+  // Shared address of this group's part of key or value.
+  __device__ __forceinline__ uint32_t Mine(const Element* keys) const {
+    return ptx::SharedAddress(keys) + group_ * kGroupBlock;
   }
 
-  // sums += cells^T rows: `cells` as registers hold 64 keys by kRows, `rows` kRows x kHeadDim.
-  __device__ __forceinline__ void AddProduct(const uint32_t (&cells)[kScores / 2],
-                                             uint32_t rows,
-                                             bool keep,
-                                             float (&sums)[kKeySums]) const {
-    const uint64_t right = ptx::SwizzledTile(rows, kRowBlock);
-#pragma unroll
-    for (int k = 0; k < kRows / kWgmmaDepth; ++k) {
-      ptx::WgmmaRegisters<Element, kHeadDim, true>(sums,
-                                                   cells[4 * k],
-                                                   cells[4 * k + 1],
-                                                   cells[4 * k + 2],
-                                                   cells[4 * k + 3],
-                                                   ptx::Shift(right, k * kDepthRows),
-                                                   k != 0 || keep);
-    }
+  // scores = key query^T. Boxes of the key's columns may overlap: the later one is read from where
+  // the former ends.
+  __device__ __forceinline__ void StartScores(float (&scores)[kScores]) const {
+    constexpr int kOverlap = (kSwizzleColumns - Config::kGroupColumns) * sizeof(Element);
+    ptx::WgmmaDefine(scores);
+    ptx::WgmmaFence();
+    MultiplyTiles<Element, kHeadDim, 0, kKeyBlock + kOverlap>(nullptr,
+                                                              Mine(shared_->key),
+                                                              Query(query_.stage),
+                                                              scores);
+    ptx::WgmmaCommit();
   }
 
   // This group's part of dS K.
@@ -146,13 +125,11 @@ class BackwardConsumer {
     float grad_query[Config::kGroupSums];
     uint32_t weights[kScores / 2];
     uint32_t cells[kScores / 2];
+    uint32_t held_value[kHeldValues > 0 ? kHeldValues : 1][4];
     ptx::WgmmaDefine(grad_key);
     ptx::WgmmaDefine(grad_value);
-    ptx::WgmmaDefine(scores);
     ptx::MbarrierWait(ptx::SharedAddress(&shared_->query_full[query_.stage]), query_.parity);
-    ptx::WgmmaFence();
-    MultiplyByRows<Config::kGroupColumns>(shared_->key, Query(query_.stage), scores);
-    ptx::WgmmaCommit();
+    StartScores(scores);
     ptx::WgmmaWait<0>();
     ptx::WgmmaPin(scores);
     bool first = true;
@@ -164,10 +141,18 @@ class BackwardConsumer {
       const bool partial = (flags & kPartialStep) != 0;
       ptx::MbarrierWait(ptx::SharedAddress(&shared_->grad_out_full[grad_out_stage]),
                         grad_out_.parity);
-      if (first) ptx::MbarrierWait(ptx::SharedAddress(&shared_->value_full), parity);
+      if (first) {
+        ptx::MbarrierWait(ptx::SharedAddress(&shared_->value_full), parity);
+        if constexpr (kHeldValues > 0) {
+          LoadHeld<kHeadDim, kHeldValues, kKeyBlock>(Mine(shared_->value), thread_, held_value);
+        }
+      }
       ptx::WgmmaDefine(grads);
       ptx::WgmmaFence();
-      MultiplyByRows<kSwizzleColumns>(shared_->value, GradOut(grad_out_stage), grads);
+      MultiplyTiles<Element, kHeadDim, kHeldValues, kKeyBlock>(held_value,
+                                                               Mine(shared_->value),
+                                                               GradOut(grad_out_stage),
+                                                               grads);
       ptx::WgmmaCommit();
 
       uint32_t masked[2] = {0, 0};
@@ -198,8 +183,8 @@ class BackwardConsumer {
       MultiplyByKeys(before_.stage, grad_query);
       ptx::WgmmaCommit();
       ptx::WgmmaFence();
-      AddProduct(weights, GradOut(grad_out_stage), !first, grad_value);
-      AddProduct(cells, Query(query_stage), !first, grad_key);
+      AddTile<Element, kHeadDim>(weights, GradOut(grad_out_stage), !first, grad_value);
+      AddTile<Element, kHeadDim>(cells, Query(query_stage), !first, grad_key);
       ptx::WgmmaCommit();
       query_.Advance();
       grad_out_.Advance();
@@ -216,10 +201,7 @@ class BackwardConsumer {
       first = false;
       if (last) break;
       ptx::MbarrierWait(ptx::SharedAddress(&shared_->query_full[query_.stage]), query_.parity);
-      ptx::WgmmaDefine(scores);
-      ptx::WgmmaFence();
-      MultiplyByRows<Config::kGroupColumns>(shared_->key, Query(query_.stage), scores);
-      ptx::WgmmaCommit();
+      StartScores(scores);
       PassTurn();
       ptx::WgmmaWait<0>();
       ptx::WgmmaPin(scores);

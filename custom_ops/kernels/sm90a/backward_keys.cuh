@@ -30,9 +30,9 @@
 #include "kernels/ptx/wgmma.h"
 #include "kernels/sm90a/backward_mask.cuh"
 #include "kernels/sm90a/backward_producer.cuh"
-#include "kernels/sm90a/backward_products.cuh"
 #include "kernels/sm90a/backward_shared.cuh"
 #include "kernels/sm90a/backward_wide_config.h"
+#include "kernels/sm90a/products.cuh"
 #include "kernels/sm90a/ring_place.cuh"
 #include "kernels/sm90a/softmax.cuh"
 #include "kernels/sm90a/warp_arrivals.h"
@@ -205,7 +205,7 @@ class WideKeyGroup {
                                            float (&result)[kWideCells]) const {
     ptx::WgmmaDefine(result);
     ptx::WgmmaFence();
-    MultiplyTiles<Element, kHeadDim>(held, Keys(), rows, result);
+    MultiplyTiles<Element, kHeadDim, Config::kHeld>(held, Keys(), rows, result);
     ptx::WgmmaCommit();
     ptx::WgmmaWait<0>();
     ptx::WgmmaPin(result);

@@ -30,10 +30,10 @@
 #include "kernels/ptx/thread_index.h"
 #include "kernels/ptx/warpgroup.h"
 #include "kernels/ptx/wgmma.h"
-#include "kernels/sm90a/backward_products.cuh"
 #include "kernels/sm90a/backward_rows_loader.cuh"
 #include "kernels/sm90a/backward_wide_config.h"
 #include "kernels/sm90a/live_list.cuh"
+#include "kernels/sm90a/products.cuh"
 #include "kernels/sm90a/softmax.cuh"
 #include "kernels/sm90a/warp_arrivals.h"
 
@@ -189,10 +189,11 @@ class WideRowGroup {
     Wait(Memory().key_full[KeyStage(tile_)], tile_ / Config::kKeyStages % 2);
     ptx::WgmmaDefine(scores);
     ptx::WgmmaFence();
-    MultiplyTiles<Element, kHeadDim>(held_,
-                                     ptx::SharedAddress(Memory().query[kGroup]),
-                                     ptx::SharedAddress(Memory().key[KeyStage(tile_)]),
-                                     scores);
+    MultiplyTiles<Element, kHeadDim, Config::kHeld>(
+        held_,
+        ptx::SharedAddress(Memory().query[kGroup]),
+        ptx::SharedAddress(Memory().key[KeyStage(tile_)]),
+        scores);
     ptx::WgmmaCommit();
   }
 
@@ -200,7 +201,8 @@ class WideRowGroup {
     Wait(Memory().value_full[ValueStage()], tile_ / Config::kValueStages % 2);
     ptx::WgmmaDefine(grads);
     ptx::WgmmaFence();
-    MultiplyTiles<Element, kHeadDim>(ptx::SharedAddress(Memory().grad_out[kGroup]),
+    MultiplyTiles<Element, kHeadDim>(nullptr,
+                                     ptx::SharedAddress(Memory().grad_out[kGroup]),
                                      ptx::SharedAddress(Memory().value[ValueStage()]),
                                      grads);
     ptx::WgmmaCommit();

@@ -18,7 +18,6 @@ namespace flashmask::sm90a {
 
 constexpr int kWideTileRows = 64;  // of every tile: rows of query and grad_out, keys, values
 constexpr int kWideCells = kWideTileRows / 2;  // floats of a thread of 64 x 64 scores
-constexpr int kWideTileBlock = kWideTileRows * kSwizzleBytes;  // bytes of 64 columns of a tile
 
 // Of the kernel that owns keys.
 template <typename Element_, int kHeadDim_>

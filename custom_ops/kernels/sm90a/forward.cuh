@@ -30,6 +30,7 @@
 #include "kernels/ptx/wgmma.h"
 #include "kernels/sm90a/forward_loader.cuh"
 #include "kernels/sm90a/live_list.cuh"
+#include "kernels/sm90a/products.cuh"
 #include "kernels/sm90a/softmax.cuh"
 #include "kernels/sm90a/tile_config.h"
 #include "kernels/sm90a/warp_arrivals.h"
@@ -89,6 +90,11 @@ class RowGroup {
   __device__ __forceinline__ void Begin(uint32_t bits) {
     if ((bits & kNoTile) == 0) {
       Wait(Memory().query_full[group_], (bits & kQueryParity) != 0 ? 1 : 0);
+      if constexpr (kHeld > 0) {
+        LoadHeld<kHeadDim>(ptx::SharedAddress(Memory().query[group_]),
+                           ptx::ThreadIndex() % kWarpgroup,
+                           held_);
+      }
     }
     softmax_.Reset();
 #pragma unroll
@@ -194,40 +200,21 @@ class RowGroup {
   }
 
   __device__ __forceinline__ void StartScores(float (&scores)[kColumns / 2]) {
-    const uint64_t query =
-        ptx::SwizzledTile(ptx::SharedAddress(Memory().query[group_]), kUnusedDistance);
-    const uint64_t key =
-        ptx::SwizzledTile(ptx::SharedAddress(Memory().key[Stage(tile_)]), kUnusedDistance);
     ptx::WgmmaFence();
-#pragma unroll
-    for (int k = 0; k < kHeadDim / kWgmmaDepth; ++k) {
-      const int box = k / kStepsPerBlock;
-      const int step = k % kStepsPerBlock * kStepBytes;
-      ptx::WgmmaShared<Element, kColumns, false, false>(
-          scores,
-          ptx::Shift(query, box * Config::kGroupRows * kSwizzleBytes + step),
-          ptx::Shift(key, box * kColumns * kSwizzleBytes + step),
-          k != 0);
-    }
+    MultiplyTiles<Element, kHeadDim, kHeld>(held_,
+                                            ptx::SharedAddress(Memory().query[group_]),
+                                            ptx::SharedAddress(Memory().key[Stage(tile_)]),
+                                            scores);
     ptx::WgmmaCommit();
   }
 
   __device__ __forceinline__ void StartOutput(uint32_t tile) {
     Wait(Memory().value_full[Stage(tile)], Parity(tile));
-    const uint64_t value = ptx::SwizzledTile(ptx::SharedAddress(Memory().value[Stage(tile)]),
-                                             kColumns * kSwizzleBytes);
     ptx::WgmmaFence();
-#pragma unroll
-    for (int k = 0; k < kColumns / kWgmmaDepth; ++k) {
-      ptx::WgmmaRegisters<Element, kHeadDim, true>(
-          out_sum_,
-          weights_[4 * k],
-          weights_[4 * k + 1],
-          weights_[4 * k + 2],
-          weights_[4 * k + 3],
-          ptx::Shift(value, k * kWgmmaDepth * kSwizzleBytes),
-          1);
-    }
+    AddTile<Element, kHeadDim>(weights_,
+                               ptx::SharedAddress(Memory().value[Stage(tile)]),
+                               true,
+                               out_sum_);
     ptx::WgmmaCommit();
   }
 
@@ -292,6 +279,7 @@ class RowGroup {
   static __device__ __forceinline__ Shared& Memory() { return SharedMemory<Config>(); }
 
   static constexpr uint32_t kNoTileOfAll = ~0u;
+  static constexpr int kHeld = Config::kHeld;
 
   const ForwardArguments& args_;
   int group_;
@@ -299,6 +287,7 @@ class RowGroup {
   OnlineSoftmax softmax_;
   float out_sum_[kHeadDim / 2];
   uint32_t weights_[kColumns / 4];
+  uint32_t held_[kHeld > 0 ? kHeld : 1][4];  // of the query
   // With kOverlap: weights_ of held_tile_ are not yet in out_sum_.
   uint32_t held_tile_ = 0;
   bool holds_weights_ = false;

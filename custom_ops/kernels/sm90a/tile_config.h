@@ -42,6 +42,13 @@ constexpr int ForwardStages(int head_dim) {
 // Threads that start copies: with two stages of large tiles K need not wait for room for V.
 constexpr int ForwardLoaders(int head_dim) { return head_dim <= 192 ? 1 : 2; }
 
+// Of a group's query, times 16 columns: kept in registers for an item, which spares shared memory
+// as many reads. At 192 all of it; at 256 that gained nothing.
+constexpr int ForwardHeld(int head_dim) {
+  if (head_dim == 192) return 12;
+  return head_dim == 128 ? 2 : 0;
+}
+
 template <typename Element_, int kHeadDim_>
 struct ForwardConfig {
   using Element = Element_;
@@ -55,6 +62,7 @@ struct ForwardConfig {
   static constexpr int kStages = ForwardStages(kHeadDim);  // tiles of K, and of V, under way
   // Whether a group has Q K^T of the next tile under way during the softmax of this one.
   static constexpr bool kOverlap = kBlockColumns == 64;
+  static constexpr int kHeld = ForwardHeld(kHeadDim);
   static constexpr int kLoaders = ForwardLoaders(kHeadDim);
   static constexpr int kThreads = (1 + kGroups) * kWarpgroup;
   static constexpr int kLoaderRegisters = 56;
