@@ -61,7 +61,12 @@ class Fake:
 
 def run(worker, wanted, *, device="gpu", seconds=60.0):
     fields = {"sizes": SMALL, "threads": 0, "turns": 2, "origin": ORIGIN}
-    found = Run(lambda name: worker, device=device, seconds=seconds, **fields)
+
+    def start(name, variables=None):
+        worker.log.append(("start", name, variables))
+        return worker
+
+    found = Run(start, device=device, seconds=seconds, **fields)
     lines = list(found.prepare(wanted))
     measured = list(found.rows(wanted))
     found.close()
@@ -76,6 +81,7 @@ def test_everything_is_checked_before_anything_is_timed():
     log = []
     lines, found = run(Fake(log), some(1024) + some(1024, layout="rm"))
     assert [action for action, *_ in log] == [
+        "start",
         "compile",
         "check",
         "check",
@@ -93,6 +99,9 @@ def test_what_compiles_does_so_for_every_length_in_a_process_of_its_own_before()
     first = log[: [action for action, *_ in log].index("check")]
     assert [action for action, *_ in first].count("compile") == 3
     assert [action for action, *_ in first].count("close") == 2
+    # Each with one compiler: by itself each would start as many as there are cores.
+    variables = [given for action, _, given in first if action == "start"]
+    assert variables == [{"TORCHINDUCTOR_COMPILE_THREADS": "1"}] * 2 + [None]
     assert lines[0].startswith("compiled 2 lengths in ")
     assert [row.status for row in found] == ["ok", "ok"]
 

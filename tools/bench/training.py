@@ -111,8 +111,10 @@ def measure(
     stack = sizes.changed(sizes.ON_DEVICE[options.device], options.blocks, options.heads_k)
     threads = options.threads if options.device == "cpu" else 0
 
-    def start(name: str) -> Worker:
-        return Worker(name, device=options.device, threads=threads, script=SCRIPT)
+    def start(name: str, variables: dict[str, str] | None = None) -> Worker:
+        return Worker(
+            name, device=options.device, threads=threads, script=SCRIPT, variables=variables
+        )
 
     print(f"{stack.text}; {len(wanted)} cells into {options.csv}", flush=True)
     run = Run(

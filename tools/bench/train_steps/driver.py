@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from typing import Any, Protocol
 
 from harness.results import Source
+from harness.warming import ONE_COMPILER
 from harness.workers import WorkerError
 
 from train_steps import rows
@@ -29,6 +30,12 @@ class Asked(Protocol):
     def close(self) -> None: ...
 
 
+class Start(Protocol):
+    """What starts a process of an attention, with variables of its environment."""
+
+    def __call__(self, name: str, variables: dict[str, str] | None = None) -> Asked: ...
+
+
 class Run:
     """Cells of one device and stack.
 
@@ -38,7 +45,7 @@ class Run:
 
     def __init__(
         self,
-        start: Callable[[str], Asked],
+        start: Start,
         *,
         device: str,
         sizes: StackSizes,
@@ -104,7 +111,7 @@ class Run:
 
     def _compile(self, name: str, seqlen: int) -> str | None:
         """Compile for a length; return why that failed, or None."""
-        worker = self._start(name)
+        worker = self._start(name, ONE_COMPILER)
         watch = threading.Timer(max(0.0, self._left()), worker.kill)
         watch.start()
         try:
