@@ -112,6 +112,13 @@ struct NamedBarrier {
   unsigned generation = 0;
 };
 
+// Bulk copies from shared memory that one thread started together: those that still read there, and
+// those whose results are not all written.
+struct BulkGroup {
+  int reading = 0;
+  int writing = 0;
+};
+
 // A thread: its place, its stack, and the groups of bulk copies that it waits for.
 struct Thread {
   dim3 index;
@@ -120,8 +127,8 @@ struct Thread {
   void* stack_pointer = nullptr;
   void* fiber = nullptr;  // as -fsanitize=thread knows it
   bool finished = false;
-  std::vector<int> groups;  // bulk copies that are under way, of each committed group
-  int open = 0;             // of the group that is not committed
+  std::vector<BulkGroup> groups;  // committed
+  BulkGroup open;                 // not yet
 };
 
 // Products of a warpgroup that are under way: those of each committed group, and the others.
@@ -143,6 +150,7 @@ struct Block {
   std::vector<Mbarrier> mbarriers;  // by their address over 8
   NamedBarrier named[16];
   std::vector<std::function<void()>> copies;  // of the copy engine, in order, not yet done
+  std::vector<std::function<void()>> writes;  // of copies from shared memory that have read it
 };
 
 Thread& Now();
