@@ -119,7 +119,13 @@ struct BulkGroup {
   int writing = 0;
 };
 
-// A thread: its place, its stack, and the groups of bulk copies that it waits for.
+// A copy of 16 bytes to shared memory that one thread started and waits for; of zeros, if null.
+struct AsyncCopy {
+  uint32_t shared;
+  const void* global;
+};
+
+// A thread: its place, its stack, and the groups of copies that it waits for.
 struct Thread {
   dim3 index;
   int number = 0;  // in the block
@@ -129,6 +135,8 @@ struct Thread {
   bool finished = false;
   std::vector<BulkGroup> groups;  // committed
   BulkGroup open;                 // not yet
+  std::deque<std::vector<AsyncCopy>> async;
+  std::vector<AsyncCopy> async_open;
 };
 
 // Products of a warpgroup that are under way: those of each committed group, and the others.
