@@ -3,11 +3,12 @@
 // The C door: the kernels without Paddle, for other frameworks and for benchmarks.
 //
 // A call is described by one struct. Sizes and strides are in elements, tensors are
-// [batch, seqlen, heads, head_dim] with a contiguous last axis; every pointer is on `device`. On a
-// GPU tensors start at multiples of 16 bytes and strides are multiples of 8 elements. First ask for
-// the workspace, allocate that many bytes of device memory (256-byte aligned), then run.
-// Work is enqueued on `stream`; the host does not wait. Functions return null, or a message that
-// lives until the next call from the same thread.
+// [batch, seqlen, heads, head_dim] with a contiguous last axis; every pointer is on `device`, and
+// none is null unless that is said below or it has no elements. On a GPU tensors start at multiples
+// of 16 bytes and strides are multiples of 8 elements. First ask for the workspace, allocate that
+// many bytes of device memory (256-byte aligned), then run. Work is enqueued on `stream`; the host
+// does not wait. Functions return null, or a message that lives until the next call from the same
+// thread.
 
 #include <cstdint>
 

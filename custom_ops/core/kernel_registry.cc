@@ -79,6 +79,26 @@ struct NamedView {
   bool has_keys;  // rows and heads of keys, not of queries
 };
 
+bool HasElements(const AttentionSizes& sizes, const NamedView& tensor) {
+  return sizes.batch > 0 && (tensor.has_keys ? sizes.seqlen_k : sizes.seqlen_q) > 0;
+}
+
+// What a kernel would follow to nowhere; on a GPU that costs the process its device.
+Status CheckGiven(const AttentionSizes& sizes,
+                  const float* softmax_lse,
+                  bool lacks_workspace,
+                  std::initializer_list<NamedView> tensors) {
+  for (const NamedView& tensor : tensors) {
+    if (tensor.view.data != nullptr || !HasElements(sizes, tensor)) continue;
+    return Status::InvalidArgument(std::string(tensor.name) + " must not be null");
+  }
+  if (softmax_lse == nullptr && sizes.batch > 0 && sizes.seqlen_q > 0) {
+    return Status::InvalidArgument("softmax_lse must not be null");
+  }
+  if (lacks_workspace) return Status::InvalidArgument("workspace must not be null");
+  return Status::Ok();
+}
+
 Status CheckGpuTensors(const AttentionSizes& sizes,
                        const Execution& execution,
                        std::initializer_list<NamedView> tensors) {
@@ -90,7 +110,7 @@ Status CheckGpuTensors(const AttentionSizes& sizes,
     const int64_t rows = tensor.has_keys ? sizes.seqlen_k : sizes.seqlen_q;
     const int64_t heads = tensor.has_keys ? sizes.num_heads_k : sizes.num_heads;
     const TensorView& view = tensor.view;
-    if (sizes.batch == 0 || rows == 0 || MayMove(view, sizes.batch, rows, heads)) continue;
+    if (!HasElements(sizes, tensor) || MayMove(view, sizes.batch, rows, heads)) continue;
     return Status::InvalidArgument(
         std::string(tensor.name) + " must on a GPU start at a multiple of " +
         std::to_string(kMovedBytes) + " bytes and have strides that are multiples of " +
@@ -127,29 +147,39 @@ Status FindKernel(Target target,
 }
 
 Status Start(const Kernel& kernel, const ForwardParams& params) {
+  const std::initializer_list<NamedView> tensors = {{"query", params.query, false},
+                                                    {"key", params.key, true},
+                                                    {"value", params.value, true},
+                                                    {"out", params.out, false}};
+  const bool lacks_workspace = params.execution.workspace == nullptr &&
+                               kernel.forward_workspace != nullptr &&
+                               kernel.forward_workspace(params) > 0;
+  const Status given = CheckGiven(params.sizes, params.softmax_lse, lacks_workspace, tensors);
+  if (!given.ok()) return given;
   if (kernel.device == Device::kCpu) return kernel.forward(params);
-  const Status checked = CheckGpuTensors(params.sizes,
-                                         params.execution,
-                                         {{"query", params.query, false},
-                                          {"key", params.key, true},
-                                          {"value", params.value, true},
-                                          {"out", params.out, false}});
+  const Status checked = CheckGpuTensors(params.sizes, params.execution, tensors);
   return checked.ok() ? kernel.forward(params) : checked;
 }
 
 Status Start(const Kernel& kernel, const BackwardParams& params) {
+  const std::initializer_list<NamedView> tensors = {{"query", params.query, false},
+                                                    {"key", params.key, true},
+                                                    {"value", params.value, true},
+                                                    {"out", params.out, false},
+                                                    {"grad_query", params.grad_query, false},
+                                                    {"grad_key", params.grad_key, true},
+                                                    {"grad_value", params.grad_value, true}};
+  const bool lacks_workspace = params.execution.workspace == nullptr &&
+                               kernel.backward_workspace != nullptr &&
+                               kernel.backward_workspace(params) > 0;
+  const Status given = CheckGiven(params.sizes, params.softmax_lse, lacks_workspace, tensors);
+  if (!given.ok()) return given;
   if (kernel.device == Device::kCpu) return kernel.backward(params);
-  const Status checked = CheckGpuTensors(params.sizes,
-                                         params.execution,
-                                         {{"query", params.query, false},
-                                          {"key", params.key, true},
-                                          {"value", params.value, true},
-                                          {"out", params.out, false},
-                                          {"grad_out", params.grad_out, false},
-                                          {"grad_query", params.grad_query, false},
-                                          {"grad_key", params.grad_key, true},
-                                          {"grad_value", params.grad_value, true}});
-  return checked.ok() ? kernel.backward(params) : checked;
+  const Status checked = CheckGpuTensors(params.sizes, params.execution, tensors);
+  if (!checked.ok()) return checked;
+  const Status grad_out =
+      CheckGpuTensors(params.sizes, params.execution, {{"grad_out", params.grad_out, false}});
+  return grad_out.ok() ? kernel.backward(params) : grad_out;
 }
 
 Status RestrictGpuKernels(const std::string& name) {

@@ -1,4 +1,4 @@
-"""How tensors must lie for a GPU kernel to start: the C++ of `core`, with a kernel in name only."""
+"""What tensors must be for a kernel to start: the C++ of `core`, with a kernel in name only."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ using namespace flashmask;
 
 Status Forward(const ForwardParams&) { return Status::Ok(); }
 Status Backward(const BackwardParams&) { return Status::Ok(); }
+template <typename Params>
+size_t Workspace(const Params&) { return 1; }
 
 alignas(256) char memory[1 << 16];
 
@@ -32,16 +34,20 @@ void Fill(const std::map<std::string, TensorView*>& views, int argc, char** argv
     *view = {memory, 8 * heads * 64, heads * 64, 64};
   }
   params->execution.workspace = memory;
+  params->softmax_lse = reinterpret_cast<float*>(memory);
   // Arguments come in threes: a tensor, what of it, and its value.
   for (int i = 3; i + 2 < argc; i += 3) {
     const std::string name = argv[i], what = argv[i + 1];
     const int64_t value = std::atoll(argv[i + 2]);
-    if (name == "workspace") params->execution.workspace = memory + value;
+    void* given = what == "null" ? nullptr : memory + value;
+    if (name == "workspace") params->execution.workspace = given;
+    if (name == "softmax_lse") params->softmax_lse = nullptr;
     if (name == "num_heads") params->sizes.num_heads = value;
     if (name == "seqlen_k") params->sizes.seqlen_k = value;
+    if (name == "batch") params->sizes.batch = value;
     if (views.count(name) == 0) continue;
     TensorView& view = *views.at(name);
-    if (what == "address") view.data = memory + value;
+    if (what == "address" || what == "null") view.data = given;
     if (what == "batch") view.batch_stride = value;
     if (what == "row") view.row_stride = value;
     if (what == "head") view.head_stride = value;
@@ -51,7 +57,9 @@ void Fill(const std::map<std::string, TensorView*>& views, int argc, char** argv
 int main(int argc, char** argv) {
   const bool is_forward = std::string(argv[1]) == "forward";
   const Device device = std::string(argv[2]) == "cpu" ? Device::kCpu : Device::kCuda;
-  const Kernel kernel{"x", device, 80, 80, {}, 8, 64, Forward, Backward, nullptr, nullptr};
+  const Kernel kernel{"x", device, 80, 80, {}, 8, 64, Forward, Backward,
+                      device == Device::kCpu ? nullptr : Workspace<ForwardParams>,
+                      device == Device::kCpu ? nullptr : Workspace<BackwardParams>};
   Status status = Status::Ok();
   if (is_forward) {
     ForwardParams params;
@@ -119,6 +127,23 @@ def test_a_workspace_starts_at_a_multiple_of_256_bytes(program, way):
     wanted = "workspace must start at a multiple of 256 bytes"
     assert answer(program, way, "gpu", "workspace", "", 128) == wanted
     assert answer(program, way, "gpu", "workspace", "", 512) == "started"
+
+
+@pytest.mark.parametrize("device", ["cpu", "gpu"])
+@pytest.mark.parametrize(
+    ("way", "name"), [*PLACES, ("forward", "softmax_lse"), ("backward", "softmax_lse")]
+)
+def test_null_is_refused_where_something_is_read_or_written(program, way, name, device):
+    optional = name == "grad_out"
+    wanted = "started" if optional else f"{name} must not be null"
+    assert answer(program, way, device, name, "null", 0) == wanted
+    assert answer(program, way, device, name, "null", 0, "batch", "", 0) == "started"
+
+
+@pytest.mark.parametrize("way", ["forward", "backward"])
+def test_a_workspace_that_is_needed_is_not_null(program, way):
+    assert answer(program, way, "gpu", "workspace", "null", 0) == "workspace must not be null"
+    assert answer(program, way, "cpu", "workspace", "null", 0) == "started"
 
 
 def test_strides_that_are_never_used_may_be_anything(program):

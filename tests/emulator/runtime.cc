@@ -18,6 +18,7 @@ constexpr size_t kStackBytes = 64 << 10;
 constexpr int kSharedBytes = 227 << 10;
 constexpr uint32_t kStaticShared = 0x80000000u;
 constexpr int kRoundsInAWarp = 64;
+constexpr int kLateWrites = 16;    // passes, on average
 constexpr int kPatience = 20000;  // passes over all threads without any progress
 
 int Environment(const char* name, int otherwise) {
@@ -174,14 +175,19 @@ void RunWarp(Block* block, size_t warp) {
   }
 }
 
-// Some of the copies that were asked for; all when nobody else can go on.
-void RunCopies(Block* block, bool all) {
-  std::vector<std::function<void()>>& copies = block->copies;
-  const size_t count = all ? copies.size() : std::min<size_t>(copies.size(), Draw()() % 3);
-  for (size_t i = 0; i < count; ++i) copies[i]();
+void RunFirst(std::vector<std::function<void()>>* waiting, size_t count) {
+  for (size_t i = 0; i < count; ++i) (*waiting)[i]();
   const Quiet quiet;
-  copies.erase(copies.begin(), copies.begin() + static_cast<std::ptrdiff_t>(count));
+  waiting->erase(waiting->begin(), waiting->begin() + static_cast<std::ptrdiff_t>(count));
   if (count > 0) Progress();
+}
+
+// Some of the copies that were asked for; all when nobody else can go on. What they write to global
+// memory is often late, and then all comes at once.
+void RunCopies(Block* block, bool all) {
+  const size_t count = block->copies.size();
+  RunFirst(&block->writes, all || Draw()() % kLateWrites == 0 ? block->writes.size() : 0);
+  RunFirst(&block->copies, all ? count : std::min<size_t>(count, Draw()() % 3));
 }
 
 void RunBlock(Block* block, bool idle, void** engine) {
@@ -202,7 +208,9 @@ void RunBlock(Block* block, bool idle, void** engine) {
   for (size_t warp = 0; warp < block->warps.size(); ++warp) RunWarp(block, warp);
 }
 
-bool IsDone(const Block& block) { return block.alive == 0 && block.copies.empty(); }
+bool IsDone(const Block& block) {
+  return block.alive == 0 && block.copies.empty() && block.writes.empty();
+}
 
 }  // namespace
 

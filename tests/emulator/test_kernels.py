@@ -11,7 +11,7 @@ import os
 
 import numpy as np
 import pytest
-from support import cases
+from support import cases, dense
 from support.cases import AttentionCase, Mask
 from support.inputs import assert_right, random_inputs
 from support.tolerance import assert_same_bits
@@ -19,6 +19,8 @@ from support.tolerance import assert_same_bits
 KERNELS = ("sm80", "sm90a")
 HEAD_DIMS = (40, 64, 96, 128, 192, 256)
 MULTIPROCESSORS = "FLASHMASK_EMULATED_MULTIPROCESSORS"
+LONG_BLOCK = 8  # times the mean steps: such key blocks come last (kernels/common/mask_plan.h)
+LONG_SIZE = 2700
 FORMS = ("none", "causal", "window", "causal_1", "causal_2", "two", "four")
 
 
@@ -97,6 +99,13 @@ def window_with_sinks(size: int, window: int) -> Mask:
     return Mask(starts.astype(np.int32)[None, None, :, None], causal=True)
 
 
+def live_steps(mask: Mask, size: int) -> np.ndarray:
+    """Return how many steps of 64 rows each block of 128 keys is seen from."""
+    seen = dense.visible(mask.indices, causal=mask.causal, seqlen_q=size, seqlen_k=size)[0, 0]
+    by_rows = np.logical_or.reduceat(seen, np.arange(0, size, 64), axis=0)
+    return np.logical_or.reduceat(by_rows, np.arange(0, size, 128), axis=1).sum(axis=0)
+
+
 @pytest.mark.parametrize("heads", [(2, 2), (4, 1)], ids=str)
 @pytest.mark.parametrize("name", ["causal", "causal_documents"])
 @pytest.mark.parametrize("head_dim", [64, 96, 128])
@@ -115,7 +124,9 @@ def test_ordered_sums_are_those_of_one_multiprocessor(
 def test_ordered_sums_with_a_long_key_block_are_those_of_one_multiprocessor(
     head_dim, door, rng, monkeypatch
 ):
-    case, mask = square(1700, head_dim, 2, 2), window_with_sinks(1700, 64)
+    case, mask = square(LONG_SIZE, head_dim, 2, 2), window_with_sinks(LONG_SIZE, 64)
+    costs = live_steps(mask, LONG_SIZE)
+    assert costs.max() * len(costs) > LONG_BLOCK * costs.sum()
     check_ordered_sums(door, "sm90a", case, mask, rng, monkeypatch)
 
 

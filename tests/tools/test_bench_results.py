@@ -115,6 +115,15 @@ def test_of_rows_measured_again_the_last_counts(tmp_path):
     assert [found["wall_ms"] for found in rows] == ["2.0"]
 
 
+def test_a_rival_is_of_the_run_of_ours(tmp_path):
+    apart = [replace(row("torch_sdpa", seconds=0.003), date="2026-01-02T00:00:00+00:00")]
+    rows = as_read([*full_set(), *apart], tmp_path)
+    assert [found["wall_ms"] for found in rows] == ["1.0", "1.0", "4.0", "4.0"]
+    alone = [row("ours", seconds=0.001), *apart]
+    rows = as_read(alone, tmp_path / "alone")
+    assert [found["wall_ms"] for found in rows] == ["1.0", "3.0"]
+
+
 def test_table_compares_cpu_times(tmp_path):
     text = tables.markdown(as_read(full_set(), tmp_path))
     assert "| S | mask | density | ms | GFLOP/s per core | torch_sdpa |" in text

@@ -36,21 +36,28 @@ def shape_of(words: str) -> tuple[int, ...]:
 
 
 def latest() -> dict[tuple[object, ...], dict[str, str]]:
-    """Return the last right row of each shape, mask, provider and direction in bfloat16."""
+    """Return the last right row of each shape, mask, provider and direction in bfloat16.
+
+    Of a rival that took turns with ours, the row of the last time that it did.
+    """
+    found: dict[tuple[object, ...], dict[str, str]] = {}
     with (RESULTS / "gpu.csv").open(newline="", encoding="utf-8") as file:
-        return {
-            (
-                tuple(
-                    int(row[name])
-                    for name in ("seqlen", "batch", "num_heads", "num_heads_k", "head_dim")
-                ),
-                row["mask"],
-                row["provider"],
-                row["direction"],
-            ): row
-            for row in csv.DictReader(file)
-            if (row["device"], row["dtype"], row["status"]) == ("NVIDIA H200", "bfloat16", "ok")
-        }
+        rows = list(csv.DictReader(file))
+    runs = {row["date"] for row in rows if row["provider"] == "ours"}
+    for in_turns in (False, True):
+        for row in rows:
+            shape = tuple(
+                int(row[name])
+                for name in ("seqlen", "batch", "num_heads", "num_heads_k", "head_dim")
+            )
+            right = (row["device"], row["dtype"], row["status"]) == (
+                "NVIDIA H200",
+                "bfloat16",
+                "ok",
+            )
+            if right and (row["date"] in runs or not in_turns):
+                found[shape, row["mask"], row["provider"], row["direction"]] = row
+    return found
 
 
 LATEST = latest()
@@ -120,6 +127,21 @@ def shown() -> list[dict[str, str]]:
         if shape in SHOWN
         if name in ("ours", "torch_flex") or (shape == WHOLE and name in RIVALS.values())
     ]
+
+
+def test_rivals_took_turns_with_ours():
+    for row in shown():
+        shape = tuple(
+            int(row[name]) for name in ("seqlen", "batch", "num_heads", "num_heads_k", "head_dim")
+        )
+        assert row["date"] == LATEST[shape, row["mask"], "ours", row["direction"]]["date"]
+
+
+def test_rows_of_other_runs_are_refused():
+    apart = {"date": "2026-01-01T00:00:00+00:00"}
+    rows = [{**row, **apart} if row["provider"] == "torch_flash" else row for row in ROWS]
+    with pytest.raises(ValueError, match="rows of one run: torch_flash and ours, forward, full"):
+        gpu_readme.tables(rows)
 
 
 def test_the_text_names_card_driver_and_torch():

@@ -176,7 +176,7 @@ def exit_code(rows: list[results.Row]) -> int:
     for row in rows:
         if row.status == results.ERROR:
             return FAILED
-        if row.status == results.WRONG and row.provider.startswith(tables.OURS):
+        if row.status == results.WRONG and row.provider.startswith(results.OURS):
             return FAILED
     return 0
 

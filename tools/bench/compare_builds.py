@@ -83,6 +83,9 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS), help="default: both")
     parser.add_argument("--deterministic", action="store_true", help="that backward too")
     options = parser.parse_args(arguments)
+    names = [path.stem for path in options.builds]  # in the table
+    if len(set(names)) < len(names):
+        parser.error(f"builds must have different file names; got {', '.join(names)}")
     heads = options.heads or suite.GPU_WIDTH // options.head_dim
     options.cell = Cell(
         mask="",

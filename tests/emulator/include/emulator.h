@@ -112,7 +112,20 @@ struct NamedBarrier {
   unsigned generation = 0;
 };
 
-// A thread: its place, its stack, and the groups of bulk copies that it waits for.
+// Bulk copies from shared memory that one thread started together: those that still read there, and
+// those whose results are not all written.
+struct BulkGroup {
+  int reading = 0;
+  int writing = 0;
+};
+
+// A copy of 16 bytes to shared memory that one thread started and waits for; of zeros, if null.
+struct AsyncCopy {
+  uint32_t shared;
+  const void* global;
+};
+
+// A thread: its place, its stack, and the groups of copies that it waits for.
 struct Thread {
   dim3 index;
   int number = 0;  // in the block
@@ -120,8 +133,10 @@ struct Thread {
   void* stack_pointer = nullptr;
   void* fiber = nullptr;  // as -fsanitize=thread knows it
   bool finished = false;
-  std::vector<int> groups;  // bulk copies that are under way, of each committed group
-  int open = 0;             // of the group that is not committed
+  std::vector<BulkGroup> groups;  // committed
+  BulkGroup open;                 // not yet
+  std::deque<std::vector<AsyncCopy>> async;
+  std::vector<AsyncCopy> async_open;
 };
 
 // Products of a warpgroup that are under way: those of each committed group, and the others.
@@ -143,6 +158,7 @@ struct Block {
   std::vector<Mbarrier> mbarriers;  // by their address over 8
   NamedBarrier named[16];
   std::vector<std::function<void()>> copies;  // of the copy engine, in order, not yet done
+  std::vector<std::function<void()>> writes;  // of copies from shared memory that have read it
 };
 
 Thread& Now();

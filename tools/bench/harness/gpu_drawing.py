@@ -8,8 +8,7 @@ from typing import Any
 from harness.cells import DIRECTIONS
 from harness.drawings import COLOURS, MARKERS, figure, save
 from harness.gpu_tables import FLEX, SHAPE, Figures, Rows, by_shape, words
-from harness.results import OK
-from harness.tables import OURS
+from harness.results import OK, OURS
 
 NAME = "tflops_by_mask"
 DRAWN = {

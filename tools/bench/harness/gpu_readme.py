@@ -10,8 +10,8 @@ from harness import readme
 from harness.cells import DIRECTIONS
 from harness.gpu_tables import FLEX, NOTHING, SHAPE, Figures, Rows, words
 from harness.masks import PRESETS
+from harness.results import OURS
 from harness.suite import GPU_GROUPS
-from harness.tables import OURS
 
 CARD = "NVIDIA H200"  # README has the rows of this one
 GROUPS = ("32k", "8k", "128k", "hdim64", "hdim256", "gqa")
@@ -45,7 +45,12 @@ class Group:
         return [self._get("tflops_visible", mask, OURS, way) for way in DIRECTIONS]
 
     def ratios(self, mask: str, rival: str) -> list[float]:
-        """Return how many times longer a rival takes, forward and backward."""
+        """Return how many times longer a rival takes, forward and backward, in turns with ours."""
+        for way in DIRECTIONS:
+            found = {self._figures.date(mask, name, way) for name in (rival, OURS)} - {None}
+            if len(found) > 1:
+                what = f"{rival} and {OURS}, {way}, {mask}, {self.words}"
+                raise ValueError(f"README needs rows of one run: {what}; measure them together")
         theirs, mine = (
             [self._get("wall_ms", mask, provider, way) for way in DIRECTIONS]
             for provider in (rival, OURS)

@@ -10,9 +10,8 @@ from harness import targets
 from harness.cells import BACKWARD, BACKWARD_TIMES_FORWARD, DIRECTIONS, FORWARD
 from harness.readme import length
 from harness.readme import markdown as table
-from harness.results import NOT_APPLICABLE, OK
+from harness.results import NOT_APPLICABLE, OK, OURS
 from harness.suite import GPU_MASKS
-from harness.tables import OURS
 
 Rows = Sequence[dict[str, str]]
 SHAPE = ("device", "seqlen", "batch", "num_heads", "num_heads_k", "head_dim", "dtype")
@@ -58,6 +57,11 @@ class Figures:
             return sum(times)
         # Operations go as 1 to BACKWARD_TIMES_FORWARD.
         return found[0] * times[0] * (1 + BACKWARD_TIMES_FORWARD) / sum(times)
+
+    def date(self, mask: str, provider: str, direction: str) -> str | None:
+        """Return when the run began that measured a row, if there is one."""
+        row = self.rows.get((mask, provider, direction))
+        return None if row is None else row["date"]
 
     def ratio(self, mask: str, slower: str, faster: str, direction: str) -> float | None:
         """Return how many times longer one provider takes than another."""

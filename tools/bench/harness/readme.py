@@ -10,9 +10,9 @@ from itertools import product
 from pathlib import Path
 
 from harness.cells import BACKWARD, FORWARD
-from harness.results import OK
+from harness.results import OK, OURS
 from harness.suite import DTYPES, LONG, MEMORY_MASK, README_MASKS, SEQLENS, THREADS
-from harness.tables import OURS, Rows
+from harness.tables import Rows
 
 README = Path(__file__).resolve().parents[3] / "README.md"
 BOTH = (FORWARD, BACKWARD)

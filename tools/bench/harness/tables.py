@@ -6,11 +6,10 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 from harness.cells import BACKWARD, FORWARD, count_threads
-from harness.results import NOT_APPLICABLE, OK
+from harness.results import NOT_APPLICABLE, OK, OURS
 
 Rows = Sequence[dict[str, str]]
 SHAPE = ("device", "threads", "batch", "num_heads", "num_heads_k", "head_dim", "dtype")
-OURS = "ours"
 
 
 def clock_of(rows: Iterable[dict[str, str]]) -> str:

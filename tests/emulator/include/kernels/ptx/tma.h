@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <vector>
 
 namespace flashmask::ptx {
 
@@ -59,18 +60,28 @@ EMULATOR_QUIET void Later(Function function) {
   block->copies.push_back(function);
 }
 
-// A copy from shared memory, which its thread may wait for.
-template <typename Function>
-EMULATOR_QUIET void LaterOfGroup(Function function) {
+// A copy from shared memory, which its thread may wait for in part: `write` gets what `read` has
+// returned, at some later time.
+template <typename Read, typename Write>
+EMULATOR_QUIET void LaterOfGroup(Read read, Write write) {
   const emulator::Quiet quiet;
   emulator::Thread* thread = &emulator::Now();
-  const size_t group = thread->groups.size();
-  ++thread->open;
+  const auto group = [thread, number = thread->groups.size()]() EMULATOR_QUIET {
+    return number < thread->groups.size() ? &thread->groups[number] : &thread->open;
+  };
+  ++group()->reading;
+  ++group()->writing;
   Later([=] {
-    function();
+    const auto data = read();
     const emulator::Quiet quiet;
-    emulator::Release(&thread->groups);
-    --(group < thread->groups.size() ? thread->groups[group] : thread->open);
+    emulator::Release(&thread->open);
+    --group()->reading;
+    thread->block->writes.push_back([=] {
+      write(data);
+      const emulator::Quiet quiet;
+      emulator::Release(&thread->groups);
+      --group()->writing;
+    });
   });
 }
 
@@ -110,13 +121,22 @@ inline void TmaStore4d(const CUtensorMap* map,
                        int32_t head,
                        int32_t row,
                        int32_t batch) {
-  LaterOfGroup([=, map = *map] {
-    EachChunk(map,
-              shared,
-              {column, head, row, batch},
-              [](unsigned char* to, const unsigned char* from) {
-                if (to != nullptr) std::memcpy(to, from, 16);
-              });
+  const auto each = [=, map = *map](auto function) {
+    EachChunk(map, shared, {column, head, row, batch}, function);
+  };
+  const auto read = [=] {
+    std::vector<unsigned char> data;
+    each([&](unsigned char*, const unsigned char* from) {
+      data.insert(data.end(), from, from + 16);
+    });
+    return data;
+  };
+  LaterOfGroup(read, [=](const std::vector<unsigned char>& data) {
+    const unsigned char* from = data.data();
+    each([&](unsigned char* to, const unsigned char*) {
+      if (to != nullptr) std::memcpy(to, from, 16);
+      from += 16;
+    });
   });
 }
 
@@ -129,9 +149,12 @@ inline void BulkLoad(uint32_t shared, const void* global, uint32_t bytes, uint32
 }
 
 inline void BulkReduceAdd(float* global, uint32_t shared, uint32_t bytes) {
-  LaterOfGroup([=] {
+  const auto read = [=] {
     const auto* from = reinterpret_cast<const float*>(emulator::Shared(shared));
-    for (uint32_t i = 0; i < bytes / sizeof(float); ++i) global[i] += from[i];
+    return std::vector<float>(from, from + bytes / sizeof(float));
+  };
+  LaterOfGroup(read, [=](const std::vector<float>& data) {
+    for (size_t i = 0; i < data.size(); ++i) global[i] += data[i];
   });
 }
 
@@ -139,24 +162,31 @@ EMULATOR_QUIET inline void BulkCommit() {
   const emulator::Quiet quiet;
   emulator::Thread& thread = emulator::Now();
   thread.groups.push_back(thread.open);
-  thread.open = 0;
+  thread.open = {};
+}
+
+template <int kPending, int emulator::BulkGroup::* kWhat>
+EMULATOR_QUIET void WaitForGroups() {
+  const auto under_way = []() EMULATOR_QUIET {
+    int count = 0;
+    for (const emulator::BulkGroup& group : emulator::Now().groups) count += group.*kWhat != 0;
+    return count;
+  };
+  while (under_way() > kPending) emulator::Yield();
 }
 
 template <int kPending>
 EMULATOR_QUIET void BulkWait() {
   const emulator::Quiet quiet;
-  const auto under_way = []() EMULATOR_QUIET {
-    int count = 0;
-    for (int left : emulator::Now().groups) count += left != 0;
-    return count;
-  };
-  while (under_way() > kPending) emulator::Yield();
+  WaitForGroups<kPending, &emulator::BulkGroup::writing>();
   emulator::Acquire(&emulator::Now().groups);
 }
 
 template <int kPending>
-void BulkWaitRead() {
-  BulkWait<kPending>();
+EMULATOR_QUIET void BulkWaitRead() {
+  const emulator::Quiet quiet;
+  WaitForGroups<kPending, &emulator::BulkGroup::reading>();
+  emulator::Acquire(&emulator::Now().open);
 }
 
 inline void FenceProxyAsync() {}
