@@ -31,8 +31,7 @@ def draw_rates(folder: Path, rows: Rows) -> list[Path]:
         raise ValueError("the CSV has no row that can be drawn; measure first")
     newest = max(usable, key=lambda row: row["date"])
     shapes = by_shape([row for row in usable if row["device"] == newest["device"]])
-    # Those with the most masks come first.
-    ordered = sorted(shapes.items(), key=lambda item: -len(item[1].masks))
+    ordered = sorted(shapes.items(), key=_place)
     lines = [line for shape, figures in ordered for line in _lines(shape, figures)]
     drawn, panels = figure(
         len(DIRECTIONS),
@@ -51,6 +50,14 @@ def draw_rates(folder: Path, rows: Rows) -> list[Path]:
     title = f"{newest['device']}, further right is faster"
     source = f"rows up to {newest['date']}, commit {newest['commit']}"
     return save(drawn, panels, folder / NAME, title, source=source)
+
+
+def _place(item: tuple[tuple[str, ...], Figures]) -> tuple[Any, ...]:
+    """Return what sorts shapes: those with the most masks first, then by head_dim."""
+    shape, figures = item
+    fields = dict(zip(SHAPE, shape, strict=True))
+    numbers = (int(fields[name]) for name in ("head_dim", "num_heads_k", "seqlen"))
+    return (-len(figures.masks), *numbers, fields["dtype"])
 
 
 def _lines(shape: tuple[str, ...], figures: Figures) -> list[Line]:

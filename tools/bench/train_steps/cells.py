@@ -16,7 +16,8 @@ ROLES = {
 COMPILED = ("torch_flex",)  # for every length
 KIB = 1024
 SEQLENS = {
-    "gpu": (4 * KIB, 8 * KIB, 16 * KIB, 32 * KIB, 64 * KIB, 128 * KIB),
+    # Not 16K, where FlexAttention's compiler takes minutes.
+    "gpu": (4 * KIB, 8 * KIB, 32 * KIB, 64 * KIB, 128 * KIB),
     "cpu": (1 * KIB, 2 * KIB, 4 * KIB),
 }
 CHECKED_SEQLEN = {"gpu": 4 * KIB, "cpu": 512}
@@ -33,7 +34,7 @@ GPU_ORDER = (
     ("torch_sdpa", 32 * KIB),
     ("torch_flex", 32 * KIB),
     ("torch_sdpa", 128 * KIB),
-    *((name, seqlen * KIB) for seqlen in (4, 16, 8) for name in ROLES["gpu"]),
+    *((name, seqlen * KIB) for seqlen in (4, 8) for name in ROLES["gpu"]),
 )
 
 
