@@ -137,6 +137,7 @@ struct Thread {
   BulkGroup open;                 // not yet
   std::deque<std::vector<AsyncCopy>> async;
   std::vector<AsyncCopy> async_open;
+  bool products_are_unused = false;  // those that it takes part in until the next commit
 };
 
 // Products of a warpgroup that are under way: those of each committed group, and the others.
