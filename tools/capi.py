@@ -91,12 +91,16 @@ def forward(
         softmax_scale: factor of the scores; None: 1 / sqrt(D).
         deterministic: the forward always is.
         window: keys that a row sees to the left and right of the diagonal one; -1 for all.
-        out: where to write out; None: new memory. Any strides, last axis contiguous.
+        out: where to write out; None: new memory. Any strides, last axis contiguous, no element
+            where another is.
         softmax_lse: likewise, contiguous.
-        workspace: `workspace_bytes` of uint8 to work in, 256-byte aligned; None: new memory.
+        workspace: `workspace_bytes` of uint8 to work in, contiguous and 256-byte aligned; None: new
+            memory.
     """
     if out is None:
         out = torch.empty_like(q, memory_format=torch.contiguous_format)
+    else:
+        _require_apart("out", out)
     if softmax_lse is None:
         shape = (q.shape[0], q.shape[2], q.shape[1])
         softmax_lse = torch.empty(shape, dtype=torch.float32, device=q.device)
@@ -125,8 +129,8 @@ def backward(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return the gradients of q, k and v for those of out and softmax_lse, where given.
 
-    They are written to `grads` (any strides, last axis contiguous), or to new memory; `workspace`
-    as in the forward.
+    They are written to `grads` (each as `out` of the forward), or to new memory; `workspace` as in
+    the forward.
     """
     if grads is None:
         dq, dk, dv = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
@@ -134,6 +138,7 @@ def backward(
         dq, dk, dv = grads
         for name, grad, of in (("dq", dq, q), ("dk", dk, k), ("dv", dv, v)):
             _require_alike(name, grad, of)
+            _require_apart(name, grad)
     if grad_out is not None:
         _require_alike("grad_out", grad_out, q)
     lse_pointer = 0
@@ -175,6 +180,20 @@ def _require_alike(name: str, tensor: torch.Tensor, of: torch.Tensor) -> None:
             f"{name} must be {list(of.shape)}, {of.dtype} on {of.device}; "
             f"got {list(tensor.shape)}, {tensor.dtype} on {tensor.device}"
         )
+
+
+def _require_apart(name: str, tensor: torch.Tensor) -> None:
+    """Raise if elements may share memory, as those of an expanded tensor do."""
+    if tensor.is_contiguous():
+        return
+    reach = 1  # elements from the first to the last, over axes of smaller strides
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size > 1 and stride < reach:
+            raise ValueError(
+                f"{name} must have each element in memory of its own; got shape "
+                f"{list(tensor.shape)}, strides {list(tensor.stride())}"
+            )
+        reach += (size - 1) * stride
 
 
 def _require_lse(name: str, lse: torch.Tensor, q: torch.Tensor) -> None:
@@ -301,8 +320,11 @@ def _run(
     if workspace is None:
         # Freed memory is reused in stream order, so the workspace may go when this returns.
         workspace = torch.empty(max(1, size), dtype=torch.uint8, device=q.device)
-    elif workspace.numel() * workspace.element_size() < size:
-        raise ValueError(f"workspace must have {size} bytes; got {list(workspace.shape)}")
+    elif workspace.numel() * workspace.element_size() < size or not workspace.is_contiguous():
+        raise ValueError(
+            f"workspace must have {size} bytes and be contiguous; got {list(workspace.shape)}, "
+            f"{workspace.dtype}, strides {list(workspace.stride())}"
+        )
     elif workspace.get_device() != q.get_device():
         raise ValueError(f"workspace must be on {q.device} as q is; got {workspace.device}")
     stream, threads = 0, 1
