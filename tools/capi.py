@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import math
 import os
+import struct
 from functools import cache
 from pathlib import Path
 
@@ -27,6 +28,8 @@ from capi_layout import (
 
 DTYPES = {torch.float32: FLOAT32, torch.float16: FLOAT16, torch.bfloat16: BFLOAT16}
 DEFAULT_LIBRARY = Path(__file__).resolve().parent.parent / "build" / "libflashmask_c.so"
+
+WIDTH_LIMIT = 2**63
 
 View = tuple[int, int, int, int]
 
@@ -207,6 +210,12 @@ def _require_lse(name: str, lse: torch.Tensor, q: torch.Tensor) -> None:
         )
 
 
+def _require_window(window: tuple[int, int]) -> None:
+    """Raise if widths of a window are none, or not what 64 bits hold."""
+    if len(window) != 2 or not all(-1 <= width < WIDTH_LIMIT for width in window):
+        raise ValueError(f"window must be two widths in [-1, 2^63), -1 for all; got {window}")
+
+
 def _view(name: str, tensor: torch.Tensor) -> View:
     strides = tensor.stride()
     if len(strides) != 4 or (strides[3] != 1 and tensor.shape[3] > 1 and tensor.numel() > 0):
@@ -241,21 +250,28 @@ def _sizes(
                 f"startend_row_indices must be [{batch}, heads, {seqlen_k}, width]; "
                 f"got {list(indices.shape)}"
             )
-    return SIZES.pack(
-        batch,
-        seqlen_q,
-        seqlen_k,
-        num_heads,
-        num_heads_k,
-        num_heads_mask,
-        head_dim,
-        DTYPES[q.dtype],
-        q.get_device() if device is None else device,  # -1: the CPU
-        1.0 / math.sqrt(head_dim) if softmax_scale is None else softmax_scale,
-        causal,
-        width,
-        deterministic,
-    )
+    try:
+        return SIZES.pack(
+            batch,
+            seqlen_q,
+            seqlen_k,
+            num_heads,
+            num_heads_k,
+            num_heads_mask,
+            head_dim,
+            DTYPES[q.dtype],
+            q.get_device() if device is None else device,  # -1: the CPU
+            1.0 / math.sqrt(head_dim) if softmax_scale is None else softmax_scale,
+            causal,
+            width,
+            deterministic,
+        )
+    except (struct.error, OverflowError) as error:
+        raise ValueError(
+            "softmax_scale must be a float32, causal and deterministic true or false, the width of "
+            f"startend_row_indices 1, 2 or 4; got {softmax_scale=}, {causal=}, {deterministic=}, "
+            f"{width=}"
+        ) from error
 
 
 def _tensors(
@@ -284,6 +300,8 @@ def _tensors(
     _require_lse("softmax_lse", lse, q)
     if not lse.is_contiguous():
         raise ValueError(f"softmax_lse must be contiguous; got strides {list(lse.stride())}")
+    if window is not NO_WINDOW:
+        _require_window(window)
     pointer = 0
     if indices is not None:
         if indices.get_device() != device:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 
+import capi_layout
 import numpy as np
 import pytest
 from support import cases, dense
@@ -151,6 +152,37 @@ def check_ordered_sums(door, kernels, case, mask, rng, monkeypatch):
             found.append(door.run(inputs, mask, dtype=case.dtype, deterministic=True))
     assert_right(found[0], inputs, mask, case.dtype)
     assert_same_bits(*found)
+
+
+NO_TENSORS = (0, *capi_layout.NO_WINDOW, *capi_layout.NO_TENSOR * 4, 0, *capi_layout.NO_BACKWARD)
+MAX_SEQLEN = 2**31 - 2**13
+UNFIT = {
+    "batch": ({"batch": -1}, "batch and lengths must not be negative"),
+    "seqlen_q": ({"seqlen_q": MAX_SEQLEN + 1}, f"lengths at most {MAX_SEQLEN}, .* got batch 0,"),
+    "seqlen_k": ({"seqlen_k": MAX_SEQLEN + 1}, f"lengths at most {MAX_SEQLEN}, .* got batch 0,"),
+    "heads": ({"num_heads": 0}, "heads at least 1; got .* heads 0, 4 and 1"),
+    "batch x heads": ({"batch": 2**62}, "num_heads must be at most 2147483647; got batch 4611686"),
+    "heads of none": ({"num_heads": 2**62}, "num_heads must be at most 2147483647; got batch 0"),
+}
+
+
+def call_without_memory(door, name, *, batch=0, seqlen_q=1, seqlen_k=1, num_heads=4):
+    sizes = (batch, seqlen_q, seqlen_k, num_heads, 4, 1, 64)
+    options = (capi_layout.BFLOAT16, 0, 1.0, True, 0, False)
+    door.call(name, capi_layout.SIZES.pack(*sizes, *options), NO_TENSORS)
+
+
+@pytest.mark.parametrize(("changes", "text"), UNFIT.values(), ids=UNFIT)
+@pytest.mark.parametrize("name", ["forward", "backward"])
+def test_sizes_that_do_not_fit_are_refused(name, changes, text, door):
+    with pytest.raises(RuntimeError, match=text):
+        call_without_memory(door, name, **changes)
+
+
+@pytest.mark.parametrize("name", ["forward", "backward"])
+def test_an_empty_call_may_be_as_large_as_any(name, door):
+    most = {"seqlen_q": MAX_SEQLEN, "seqlen_k": MAX_SEQLEN, "num_heads": 2**31 - 4}
+    call_without_memory(door, name, **most)
 
 
 def test_a_wrong_call_is_an_error(door, rng):

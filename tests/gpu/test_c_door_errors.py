@@ -124,6 +124,24 @@ def test_tensors_that_do_not_fit_are_named(changes, error, text):
         capi.backward(**(given | on_gpu), startend_row_indices=None, causal=True)
 
 
+@pytest.mark.parametrize("window", [(2**63, 0), (0, -2), (1,)], ids=str)
+def test_widths_that_no_window_has_are_named(window):
+    with pytest.raises(ValueError, match=r"window must be two widths .*; got \(") as raised:
+        capi.forward(*small(), None, True, window=window)
+    assert str(raised.value).endswith(str(window))
+
+
+def test_numbers_that_do_not_fit_are_named():
+    query = small()[0]
+    none = query[:, :0]
+    wide = torch.zeros(1, 1, 0, 2**31, dtype=torch.int32, device="cuda")
+    with pytest.raises(ValueError, match=r"startend_row_indices 1, 2 or 4; .* width=2147483648"):
+        capi.forward(query, none, none, wide, True)
+    long = query[:, :1].expand(1, 2**31, 2, 64)[:0]
+    with pytest.raises(RuntimeError, match=r"at most 2147475456, .* lengths 2147483648 and 0"):
+        capi.forward(long, none[:0], none[:0], None, True)
+
+
 def expanded(*shape: int) -> torch.Tensor:
     """One row of numbers at many places of a shape."""
     return torch.ones(shape[-1], dtype=torch.bfloat16, device="cuda").expand(shape)

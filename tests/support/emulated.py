@@ -88,17 +88,18 @@ class Door:
             lse.ctypes.data,
         )
         if forward is None:
-            self._call("forward", sizes, (*common, *capi_layout.NO_BACKWARD))
+            self.call("forward", sizes, (*common, *capi_layout.NO_BACKWARD))
         backward = (
             *(NO_TENSOR if grads == "lse" else view(grad_out)),
             0 if grads == "out" else grad_lse.ctypes.data,
             *(number for array in gradients for number in view(array)),
         )
-        self._call("backward", sizes, (*common, *backward))
+        self.call("backward", sizes, (*common, *backward))
         found = [from_bits(array, dtype) for array in (out, *gradients)]
         return Results(found[0], lse, *found[1:])
 
-    def _call(self, name: str, sizes: bytes, tensors: tuple[int, ...]) -> None:
+    def call(self, name: str, sizes: bytes, tensors: tuple[int, ...]) -> None:
+        """Ask for the workspace of a pass, and run it: SIZES and TENSORS of capi_layout."""
         packed = sizes + capi_layout.TENSORS.pack(*tensors)
         size = ctypes.c_int64()
         ask = getattr(self._library, f"flashmask_{name}_workspace")
