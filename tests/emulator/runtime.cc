@@ -11,6 +11,8 @@
 #include <memory>
 #include <random>
 
+#define EMULATOR_EXPORTED __attribute__((visibility("default")))
+
 namespace emulator {
 namespace {
 
@@ -18,7 +20,7 @@ constexpr size_t kStackBytes = 64 << 10;
 constexpr int kSharedBytes = 227 << 10;
 constexpr uint32_t kStaticShared = 0x80000000u;
 constexpr int kRoundsInAWarp = 64;
-constexpr int kLateWrites = 16;    // passes, on average
+constexpr int kLateWrites = 16;   // passes, on average
 constexpr int kPatience = 20000;  // passes over all threads without any progress
 
 int Environment(const char* name, int otherwise) {
@@ -321,6 +323,11 @@ CUresult EncodeMap(CUtensorMap* map,
 }  // namespace
 
 extern "C" {
+
+// What happens when is drawn anew from `seed`.
+EMULATOR_EXPORTED void emulator_draw_from(uint32_t seed) { emulator::Draw().seed(seed); }
+
+EMULATOR_EXPORTED uint32_t emulator_draw() { return static_cast<uint32_t>(emulator::Draw()()); }
 
 cudaError_t cudaGetLastError() {
   return emulator::failure == nullptr ? cudaSuccess : cudaErrorLaunchFailure;

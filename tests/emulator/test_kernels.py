@@ -1,8 +1,9 @@
 """The GPU kernels, emulated on the CPU, against dense maths in float64: no GPU is needed.
 
 Every launch draws whether products are worked out at once or when they are waited for, and every
-pass of the scheduler how many copies are done, so that what is not waited for is likely missed.
-Speed, memory order between blocks and what hardware forbids are for tests/gpu.
+pass of the scheduler how many copies are done, so that what is not waited for is likely missed. A
+test that fails prints how to draw the same again. Speed, memory order between blocks and what
+hardware forbids are for tests/gpu.
 """
 
 from __future__ import annotations
@@ -183,6 +184,19 @@ def test_sizes_that_do_not_fit_are_refused(name, changes, text, door):
 def test_an_empty_call_may_be_as_large_as_any(name, door):
     most = {"seqlen_q": MAX_SEQLEN, "seqlen_k": MAX_SEQLEN, "num_heads": 2**31 - 4}
     call_without_memory(door, name, **most)
+
+
+def test_the_order_of_events_is_that_of_the_seed(door, rng, order_seed):
+    case, mask = square(200, 64, 2, 2), Mask(None, causal=True)
+    inputs = random_inputs(case, rng)
+    last = []
+    for seed in (order_seed, order_seed, order_seed + 1):
+        door.draw_from(seed)
+        with door.only_kernels("sm90a"):
+            door.run(inputs, mask, dtype=case.dtype)
+        last.append(door.draw())
+    assert last[0] == last[1]
+    assert last[0] != last[2]
 
 
 def test_a_wrong_call_is_an_error(door, rng):

@@ -58,7 +58,7 @@ def build(builder, output, names):
     builder.build(output, [f"kernels/{name}.cu" for name in names], races=True)
 
 
-def run(path, runtime, *call):
+def run(path, runtime, seed, *call):
     """Return what races.py printed, and what ThreadSanitizer reported of its call."""
     # Without address randomisation, which this runtime does not bear.
     command = ["setarch", "-R", sys.executable, SCRIPT, path, *call]
@@ -67,6 +67,7 @@ def run(path, runtime, *call):
         "LD_PRELOAD": runtime,
         "TSAN_OPTIONS": OPTIONS,
         "FLASHMASK_EMULATED_MULTIPROCESSORS": "1",
+        "FLASHMASK_EMULATOR_SEED": str(seed),
         "OPENBLAS_NUM_THREADS": "1",
     }
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
@@ -74,8 +75,8 @@ def run(path, runtime, *call):
 
 
 @pytest.mark.parametrize(("kernels", "head_dim", "order"), CASES)
-def test_no_access_is_unordered(kernels, head_dim, order, library, runtime):
-    printed, (errors, *reports) = run(library, runtime, kernels, str(head_dim), order)
+def test_no_access_is_unordered(kernels, head_dim, order, library, runtime, order_seed):
+    printed, (errors, *reports) = run(library, runtime, order_seed, kernels, str(head_dim), order)
     assert printed == "right", errors[-2000:]
     assert not reports, reports[0][:3000]
 
@@ -86,5 +87,5 @@ def test_a_wait_that_is_missing_is_reported(builder, runtime, monkeypatch, tmp_p
     monkeypatch.setattr(builder, "translate", lambda text: translate(text.replace(HAND_OVER, "")))
     names = [f"sm90a/instantiations/{way}_hdim64" for way in WAYS]
     build(builder, tmp_path / "races.so", names)
-    _, (_, *reports) = run(tmp_path / "races.so", runtime, "sm90a", "64", "any")
+    _, (_, *reports) = run(tmp_path / "races.so", runtime, 0, "sm90a", "64", "any")
     assert any("StMatrixX4" in report and "MultiplyTogether" in report for report in reports)

@@ -30,6 +30,14 @@ class Door:
         self._library.flashmask_set_gpu_kernels.restype = ctypes.c_char_p
         self._library.flashmask_describe_kernels.restype = ctypes.c_char_p
 
+    def draw_from(self, seed: int) -> None:
+        """Draw what happens when anew from this seed."""
+        self._library.emulator_draw_from(ctypes.c_uint32(seed))
+
+    def draw(self) -> int:
+        """Draw a number as the emulator does; which one tells all that was drawn before."""
+        return self._library.emulator_draw()
+
     def info(self) -> str:
         """Return one line per registered kernel."""
         return self._library.flashmask_describe_kernels().decode()
