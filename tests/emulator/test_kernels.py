@@ -1,9 +1,9 @@
 """The GPU kernels, emulated on the CPU, against dense maths in float64: no GPU is needed.
 
 Every launch draws whether products are worked out at once or when they are waited for, and every
-pass of the scheduler how many copies are done, so that what is not waited for is likely missed. A
-test that fails prints how to draw the same again. Speed, memory order between blocks and what
-hardware forbids are for tests/gpu.
+pass of the scheduler how many copies are done and how far a warp runs, so that what is not waited
+for is likely missed. A test that fails prints how to draw the same again. Speed, memory order
+between blocks and what hardware forbids are for tests/gpu.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ HEAD_DIMS = (40, 64, 96, 128, 192, 256)
 MULTIPROCESSORS = "FLASHMASK_EMULATED_MULTIPROCESSORS"
 LONG_BLOCK = 8  # times the mean steps: such key blocks come last (kernels/common/mask_plan.h)
 LONG_SIZE = 2700
+ORDERS = 3  # of events that are tried where few of them tell right from wrong
 FORMS = ("none", "causal", "window", "causal_1", "causal_2", "two", "four")
 
 
@@ -92,6 +93,25 @@ def test_few_rows_and_columns_match_dense(kernels, lengths, door, rng):
 def test_scales_and_absent_gradients_match_dense(kernels, scale, grads, door, rng):
     case = AttentionCase("causal_1", seqlen_q=140, seqlen_k=170, head_dim=128, dtype="bfloat16")
     check(door, kernels, case, rng, softmax_scale=scale, grads=grads)
+
+
+@pytest.mark.parametrize("head_dim", HEAD_DIMS)
+@pytest.mark.parametrize("kernels", KERNELS)
+def test_blocks_that_see_nothing_match_dense(kernels, head_dim, door, rng, order_seed):
+    # Rows from 128 on see no key, keys from 128 on are seen by no row: no loop waits for a tile.
+    size, hidden_from = 260, 128
+    starts = np.where(np.arange(size) < hidden_from, hidden_from, 0).astype(np.int32)
+    ends = np.zeros(size, np.int32)
+    mask = Mask(np.stack([starts, ends], axis=-1)[None, None], causal=False)
+    case = square(size, head_dim, 2, 1)
+    inputs = random_inputs(case, rng)
+    for seed in range(order_seed, order_seed + ORDERS):
+        door.draw_from(seed)
+        with door.only_kernels(kernels):
+            found = door.run(inputs, mask, dtype=case.dtype)
+        assert_right(found, inputs, mask, case.dtype)
+        for result in (found.out, *found[2:]):
+            assert (result[:, hidden_from:] == 0).all()
 
 
 def window_with_sinks(size: int, window: int) -> Mask:

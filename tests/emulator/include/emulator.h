@@ -119,7 +119,8 @@ struct BulkGroup {
   int writing = 0;
 };
 
-// A copy of 16 bytes to shared memory that one thread started and waits for; of zeros, if null.
+// A copy of 16 bytes to shared memory that one thread started and waits for; of zeros, if null. It
+// may be done at any time from then on, in any order with others.
 struct AsyncCopy {
   uint32_t shared;
   const void* global;
@@ -163,6 +164,7 @@ struct Block {
 };
 
 Thread& Now();
+uint32_t Draw();
 void Yield();
 void Progress();         // something happened that another may wait for
 bool AreProductsLate();  // in this launch: worked out when they are waited for, not at once
