@@ -150,8 +150,10 @@ class RowGroup {
                                                    int32_t row,
                                                    uint32_t row_class) {
     float scores[kColumns / 2];
+    TakeTurn();
     StartScores(scores);
     if constexpr (kHoldsWeights) StartOutput(held_tile_);
+    PassTurn();
     ptx::WgmmaWait<kHoldsWeights ? 1 : 0>();
     ptx::WgmmaPin(scores);
     ScoresToWeights<kFullTile>(scores, releases_query, row, row_class);
@@ -252,11 +254,11 @@ class RowGroup {
   // Without overlap groups start their products Q K^T in turn, so that they do not all wait for the
   // tensor cores and then all leave them idle.
   __device__ __forceinline__ void TakeTurn() const {
-    if constexpr (!Config::kOverlap) ptx::NamedBarrierSync(1 + group_, 2 * kWarpgroup);
+    if constexpr (Config::kTurns) ptx::NamedBarrierSync(1 + group_, 2 * kWarpgroup);
   }
 
   __device__ __forceinline__ void PassTurn() const {
-    if constexpr (!Config::kOverlap) {
+    if constexpr (Config::kTurns) {
       ptx::NamedBarrierArrive(1 + (group_ + 1) % Config::kGroups, 2 * kWarpgroup);
     }
   }

@@ -21,21 +21,42 @@ constexpr int kStepBytes = 32;       // kWgmmaDepth columns
 constexpr int kStepsPerBlock = kSwizzleColumns / kWgmmaDepth;
 constexpr uint32_t kUnusedDistance = 16;  // where a descriptor needs no leading one
 
+// To be tried at head dim 128: see PERFORMANCE.md.
+#ifndef FLASHMASK_TRY_GROUPS
+#define FLASHMASK_TRY_GROUPS 3
+#endif
+#ifndef FLASHMASK_TRY_COLUMNS
+#define FLASHMASK_TRY_COLUMNS 64
+#endif
+#ifndef FLASHMASK_TRY_STAGES
+#define FLASHMASK_TRY_STAGES 5
+#endif
+#ifndef FLASHMASK_TRY_HELD
+#define FLASHMASK_TRY_HELD 2
+#endif
+#ifndef FLASHMASK_TRY_TURNS
+#define FLASHMASK_TRY_TURNS 0
+#endif
+
 // Measured choices, see PERFORMANCE.md. Up to head dim 128 three groups of 64 rows: taller tiles
 // read K and V from the L2 less often, which leaves more power to the tensor cores. Above two,
 // since the output of a row takes more registers.
-constexpr int ForwardGroups(int head_dim) { return head_dim <= 128 ? 3 : 2; }
+constexpr int ForwardGroups(int head_dim) {
+  return head_dim == 128 ? FLASHMASK_TRY_GROUPS : head_dim < 128 ? 3 : 2;
+}
 
 // Keys of a tile: 64, so that Q K^T of the next tile fits into registers beside this one's weights,
 // and dead 64 x 64 tiles are skipped; 128 where the softmax is the bottleneck, since some of its
 // costs are per tile.
-constexpr int ForwardColumns(int head_dim) { return head_dim <= 96 ? 128 : 64; }
+constexpr int ForwardColumns(int head_dim) {
+  return head_dim <= 96 ? 128 : head_dim == 128 ? FLASHMASK_TRY_COLUMNS : 64;
+}
 
 // Tiles of K, and as many of V, under way; above head dim 64 shared memory holds no more.
 constexpr int ForwardStages(int head_dim) {
   if (head_dim <= 64) return 4;
   if (head_dim <= 96) return 2;
-  if (head_dim <= 128) return 5;
+  if (head_dim <= 128) return FLASHMASK_TRY_STAGES;
   return head_dim <= 192 ? 3 : 2;
 }
 
@@ -46,7 +67,7 @@ constexpr int ForwardLoaders(int head_dim) { return head_dim <= 192 ? 1 : 2; }
 // as many reads. At 192 all of it; at 256 that gained nothing.
 constexpr int ForwardHeld(int head_dim) {
   if (head_dim == 192) return 12;
-  return head_dim == 128 ? 2 : 0;
+  return head_dim == 128 ? FLASHMASK_TRY_HELD : 0;
 }
 
 template <typename Element_, int kHeadDim_>
@@ -61,7 +82,9 @@ struct ForwardConfig {
   static constexpr int kBlockColumns = ForwardColumns(kHeadDim);
   static constexpr int kStages = ForwardStages(kHeadDim);  // tiles of K, and of V, under way
   // Whether a group has Q K^T of the next tile under way during the softmax of this one.
-  static constexpr bool kOverlap = kBlockColumns == 64;
+  static constexpr bool kOverlap = kHeadDim > 96;
+  // Whether groups start their products in turns.
+  static constexpr bool kTurns = !kOverlap || (kHeadDim >= 128 && FLASHMASK_TRY_TURNS);
   static constexpr int kHeld = ForwardHeld(kHeadDim);
   static constexpr int kLoaders = ForwardLoaders(kHeadDim);
   static constexpr int kThreads = (1 + kGroups) * kWarpgroup;
