@@ -43,6 +43,7 @@ const Body* body_of_threads = nullptr;
 uint64_t progress = 0;
 const char* failure = nullptr;  // of the launch under way, or the last one
 bool products_are_late = false;
+bool writes_are_last = false;
 std::mt19937& Draw() {
   static std::mt19937 draw(static_cast<unsigned>(Environment("FLASHMASK_EMULATOR_SEED", 0)));
   return draw;
@@ -183,10 +184,11 @@ void RunFirst(std::vector<std::function<void()>>* waiting, size_t count) {
 }
 
 // Some of the copies that were asked for; all when nobody else can go on. What they write to global
-// memory is often late, and then all comes at once.
+// memory is often late, in half of the launches until then, and then all comes at once.
 void RunCopies(Block* block, bool all) {
   const size_t count = block->copies.size();
-  RunFirst(&block->writes, all || Draw()() % kLateWrites == 0 ? block->writes.size() : 0);
+  const bool writes = all || (!writes_are_last && Draw()() % kLateWrites == 0);
+  RunFirst(&block->writes, writes ? block->writes.size() : 0);
   RunFirst(&block->copies, all ? count : std::min<size_t>(count, Draw()() % 3));
 }
 
@@ -251,6 +253,7 @@ void Run(dim3 grid, dim3 threads, size_t shared_bytes, const Body& body) {
   if (failure != nullptr) return;
   body_of_threads = &body;
   products_are_late = Draw()() % 2 == 0;
+  writes_are_last = Draw()() % 2 == 0;
   const size_t most = shared_bytes > 0 ? Environment("FLASHMASK_EMULATED_MULTIPROCESSORS", 3) : 1;
   const size_t count = size_t{grid.x} * grid.y * grid.z;
   std::deque<std::unique_ptr<Resident>> residents;

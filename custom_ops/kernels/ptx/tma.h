@@ -62,6 +62,14 @@ __device__ __forceinline__ void BulkLoad(uint32_t shared,
       : "memory");
 }
 
+// `bytes` from shared to global memory.
+__device__ __forceinline__ void BulkStore(void* global, uint32_t shared, uint32_t bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\n" ::"l"(global),
+               "r"(shared),
+               "r"(bytes)
+               : "memory");
+}
+
 // Adds `bytes` of floats from shared to global memory.
 __device__ __forceinline__ void BulkReduceAdd(float* global, uint32_t shared, uint32_t bytes) {
   asm volatile(

@@ -80,6 +80,11 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
     init(shared->value_full, shared->value_empty, kConsumerArrivals);
     ptx::MbarrierInitFence();
   }
+  constexpr int kZeros = Config::kZeroBytes / sizeof(uint4);
+  for (int i = threadIdx.x; i < kZeros; i += Config::kThreads) {
+    shared->zeros[i] = make_uint4(0, 0, 0, 0);
+  }
+  ptx::FenceProxyAsync();
   __syncthreads();
   const int warp = __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / kWarp, 0);
   constexpr int kFirstReducer = 2;

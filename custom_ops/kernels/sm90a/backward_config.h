@@ -39,6 +39,8 @@ struct BackwardConfig {
   // room, which spares shared memory as many reads.
   static constexpr int kHeldValues = kHeadDim == 128 ? 4 : kHeadDim == 96 ? 6 : 0;
 
+  static constexpr int kZeroBytes = 8 << 10;  // in shared memory, to clear sums with
+
   static_assert(kHeadDim == 64 || kHeadDim == 96 || kHeadDim == 128, "wgmma is written for these");
   static_assert(kGroupKeys == 64, "a wgmma has 64 rows");
   static_assert(kTileFloats == kGroups * kWarpgroup * kGroupSums, "a group sums half of a tile");
@@ -71,6 +73,10 @@ struct BackwardArguments {
   RowTerms terms;
   float* grad_query_sum;  // [B, Hq, row steps, kTileFloats], permuted
   int32_t* next_item;     // zero at the start
+  // By section of heads: how many of its tiles of grad_query_sum are clear. Blocks that work on a
+  // section clear the next one; the first is clear at the start. Null: sums have an order, and the
+  // first one is stored.
+  int32_t* cleared;
   SumOrder order;
   MaskPlanView plan;
   int32_t num_items;

@@ -118,10 +118,12 @@ __global__ void __launch_bounds__(kSmallThreads)
                                                     row * inputs.grad_out.row_stride);
     }
   }
-  float4* sums = reinterpret_cast<float4*>(args.grad_query_sum) +
-                 int64_t{blockIdx.x} * (Config::kTileFloats / 4) + thread;
+  if (args.cleared != nullptr && head_of_all / args.heads_per_key < args.heads_per_section) {
+    float4* sums = reinterpret_cast<float4*>(args.grad_query_sum) +
+                   int64_t{blockIdx.x} * (Config::kTileFloats / 4) + thread;
 #pragma unroll
-  for (int i = 0; i < kQuads; ++i) sums[i * kSmallThreads] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    for (int i = 0; i < kQuads; ++i) sums[i * kSmallThreads] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+  }
 #pragma unroll
   for (int i = 0; i < kPasses; ++i) {
     float delta = Dot8<Element>(out[i], grad_out[i]);
@@ -166,9 +168,14 @@ __global__ void __launch_bounds__(kSmallThreads)
                        group * (kQuads * kWarpgroup) + in_group;
   const int row = in_group / kWarp * 16 + in_group % kWarp / 4 + (kHalfColumns ? 0 : group * 64);
   const int column = in_group % 4 * 2 + (kHalfColumns ? group * Config::kGroupColumns : 0);
+  // Where sums have an order none has been stored for rows that see no key.
+  const bool is_given = args.order.last_added == nullptr ||
+                        args.order.last_added[int64_t{blockIdx.x} * Config::kGroups + group] != 0;
   float4 values[kQuads];
 #pragma unroll
-  for (int i = 0; i < kQuads; ++i) values[i] = __ldcs(sums + i * kWarpgroup);
+  for (int i = 0; i < kQuads; ++i) {
+    values[i] = is_given ? __ldcs(sums + i * kWarpgroup) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+  }
 #pragma unroll
   for (int i = 0; i < kQuads; ++i) {
     const float scale = args.softmax_scale;

@@ -3,8 +3,9 @@
 // From the params of a call to the launches of the sm90a backward.
 //
 // Workspace: the plan; lse and delta of every row and head; for ordered sums a bit per step of rows
-// and key block of a mask; then, zeroed together, the counter of items and the ordered sums' count
-// of live pairs and places; then the float buffer of grad_query, rows padded to whole steps.
+// and key block of a mask; then, zeroed together, the counter of items, of cleared tiles, and the
+// ordered sums' count of live pairs and places; then the float buffer of grad_query, rows padded to
+// whole steps.
 
 #include "core/params.h"
 #include "core/status.h"
@@ -28,13 +29,18 @@ namespace flashmask::sm90a {
 
 // What of the L2 the sums of grad_query of a section of heads may take: reductions run at 3.9 TB/s
 // inside it and at 1.5 outside, and the rows of query and grad_out take as much again.
+#ifdef FLASHMASK_SECTION_BYTES  // the emulator's, whose sequences are short
+constexpr int64_t kSectionBytes = FLASHMASK_SECTION_BYTES;
+#else
 constexpr int64_t kSectionBytes = int64_t{16} << 20;
+#endif
 
 struct BackwardScratch {
   RowTerms terms;
   uint32_t* live_blocks = nullptr;
   int32_t words = 0;
   int32_t* next_item = nullptr;
+  int32_t* cleared = nullptr;
   unsigned long long* live_pairs = nullptr;
   int32_t* last_added = nullptr;
   float* grad_query_sum = nullptr;
@@ -53,6 +59,13 @@ float HeadsIfDense(const AttentionSizes& sizes, int64_t num_steps, bool ordered)
   const float at_work = ordered && group > 1 ? 0.25f : 1.0f;
   return static_cast<float>(kSectionBytes) /
          (at_work * static_cast<float>(std::max<int64_t>(1, bytes)));
+}
+
+template <typename Config>
+int32_t HeadsPerSection(const AttentionSizes& sizes, int64_t num_steps) {
+  const auto most = static_cast<float>(std::max<int64_t>(1, sizes.batch * sizes.num_heads_k));
+  return static_cast<int32_t>(
+      std::clamp(HeadsIfDense<Config>(sizes, num_steps, false), 1.0f, most));
 }
 
 template <typename Config>
@@ -84,6 +97,10 @@ BackwardScratch LayOutBackward(const BackwardParams& params, void* workspace) {
   if (params.deterministic) {
     scratch.live_pairs = static_cast<unsigned long long*>(take(2));
     scratch.last_added = static_cast<int32_t*>(take(heads * scratch.num_steps * Config::kGroups));
+  } else {
+    const int64_t key_heads = sizes.batch * sizes.num_heads_k;
+    const int32_t at_once = HeadsPerSection<Config>(sizes, scratch.num_steps);
+    scratch.cleared = static_cast<int32_t*>(take((key_heads + at_once - 1) / at_once));
   }
   scratch.zeroed_bytes = used - zeroed_from;
   scratch.grad_query_sum =
@@ -152,6 +169,7 @@ void FillBackwardArguments(const BackwardParams& params,
   args->terms = scratch.terms;
   args->grad_query_sum = scratch.grad_query_sum;
   args->next_item = scratch.next_item;
+  args->cleared = scratch.cleared;
   args->order = {scratch.live_blocks,
                  scratch.last_added,
                  scratch.words,
@@ -161,8 +179,7 @@ void FillBackwardArguments(const BackwardParams& params,
   args->num_items =
       static_cast<int32_t>(key_heads * plan.num_key_blocks * (kPlanKeyBlock / Config::kKeys));
   args->num_heads_k_total = static_cast<int32_t>(key_heads);
-  args->heads_per_section = static_cast<int32_t>(
-      std::clamp(heads_if_dense, 1.0f, static_cast<float>(std::max<int64_t>(1, key_heads))));
+  args->heads_per_section = HeadsPerSection<Config>(sizes, scratch.num_steps);
   args->seqlen_q = static_cast<int32_t>(sizes.seqlen_q);
   args->num_steps = static_cast<int32_t>(scratch.num_steps);
   args->grad_out_row_shift =

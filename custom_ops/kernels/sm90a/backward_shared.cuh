@@ -56,6 +56,7 @@ constexpr int kSlots = 2;  // of dS
 template <typename Config>
 struct BackwardShared {
   using Element = typename Config::Element;
+  static constexpr bool kHasSums = true;  // of grad_query, in global memory
   static constexpr int kTile = Config::kKeys * Config::kTileWidth;
   static constexpr int kRowTile = Config::kRows * Config::kTileWidth;
   alignas(1024) Element key[kTile];
@@ -64,6 +65,7 @@ struct BackwardShared {
   alignas(1024) Element grad_out[Config::kGradOutStages][kRowTile];
   alignas(1024) Element grad_scores[kSlots][Config::kKeys * Config::kRows];  // [rows / 64][key][64]
   alignas(1024) float staging[Config::kGroups][kRowTile / Config::kGroups];
+  alignas(128) uint4 zeros[Config::kZeroBytes / sizeof(uint4)];
   alignas(128) int4 bounds[Config::kQueryStages][Config::kKeys];
   alignas(128) float lse_log2[Config::kQueryStages][Config::kRows];
   alignas(128) float delta[Config::kGradOutStages][Config::kRows];

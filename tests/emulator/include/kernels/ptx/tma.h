@@ -148,6 +148,16 @@ inline void BulkLoad(uint32_t shared, const void* global, uint32_t bytes, uint32
   });
 }
 
+inline void BulkStore(void* global, uint32_t shared, uint32_t bytes) {
+  const auto read = [=] {
+    const unsigned char* from = emulator::Shared(shared);
+    return std::vector<unsigned char>(from, from + bytes);
+  };
+  LaterOfGroup(read, [=](const std::vector<unsigned char>& data) {
+    std::memcpy(global, data.data(), data.size());
+  });
+}
+
 inline void BulkReduceAdd(float* global, uint32_t shared, uint32_t bytes) {
   const auto read = [=] {
     const auto* from = reinterpret_cast<const float*>(emulator::Shared(shared));
