@@ -213,10 +213,14 @@ Status LaunchBackwardKernel(const BackwardParams& params,
   const Status built =
       BuildMaskPlan(params.sizes, params.mask, args->plan, orders, stream, cleared);
   if (!built.ok()) return built;
-  const RowInputs inputs{params.out, params.grad_out, params.softmax_lse, params.grad_softmax_lse};
-  const int64_t tiles = params.sizes.batch * params.sizes.num_heads * scratch.num_steps;
-  PrepareRows<Config><<<static_cast<unsigned>(tiles), kSmallThreads, 0, stream>>>(*args, inputs);
-  FLASHMASK_RETURN_IF_CUDA_FAILS(cudaGetLastError());
+  // Of the sums the first section of heads; see BackwardArguments::cleared.
+  const int64_t first_heads = std::min(args->heads_per_section, args->num_heads_k_total);
+  const int64_t first_tiles = first_heads * args->heads_per_key * scratch.num_steps;
+  const size_t first_bytes =
+      params.deterministic ? 0 : first_tiles * Config::kTileFloats * sizeof(float);
+  const Status terms =
+      ComputeRowTerms(params, scratch.terms, stream, scratch.grad_query_sum, first_bytes);
+  if (!terms.ok()) return terms;
   if (params.deterministic) {
     const int64_t words = int64_t{args->plan.num_masks} * scratch.num_steps * scratch.words;
     const int32_t masks_of_group = std::max(1, args->heads_per_key / args->heads_per_mask);
