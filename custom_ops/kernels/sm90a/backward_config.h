@@ -67,9 +67,9 @@ struct BackwardArguments {
   CUtensorMap key;
   CUtensorMap value;
   CUtensorMap grad_out;
-  CUtensorMap grad_key;
-  CUtensorMap grad_value;
   TensorView grad_query;
+  TensorView grad_key;
+  TensorView grad_value;
   RowTerms terms;
   float* grad_query_sum;  // [B, Hq, row steps, kTileFloats], permuted
   int32_t* next_item;     // zero at the start
@@ -83,6 +83,7 @@ struct BackwardArguments {
   int32_t num_heads_k_total;  // over the batch
   int32_t heads_per_section;  // key heads that are worked on together; not used by ordered sums
   int32_t seqlen_q;
+  int32_t seqlen_k;
   int32_t num_steps;           // of kRows rows
   int32_t grad_out_row_shift;  // 0, or past the last row: zeros
   int32_t head_dim;

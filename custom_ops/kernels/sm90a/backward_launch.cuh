@@ -127,7 +127,6 @@ inline Status MakeBackwardMap(const BackwardParams& params,
                        map);
 }
 
-// Of what is loaded.
 template <typename Config>
 Status MakeInputMaps(const BackwardParams& params, BackwardArguments* args) {
   // Without a gradient of the output its rows are read past the end of the query's: zeros.
@@ -145,17 +144,6 @@ Status MakeInputMaps(const BackwardParams& params, BackwardArguments* args) {
   return Status::Ok();
 }
 
-// Of what the copy engine stores.
-template <typename Config>
-Status MakeOutputMaps(const BackwardParams& params, BackwardArguments* args) {
-  constexpr int kRows = Config::kGroupKeys;
-  const Status made[] = {
-      MakeBackwardMap(params, params.grad_key, "grad_key", true, kRows, &args->grad_key),
-      MakeBackwardMap(params, params.grad_value, "grad_value", true, kRows, &args->grad_value),
-  };
-  return made[0].ok() ? made[1] : made[0];
-}
-
 template <typename Config>
 void FillBackwardArguments(const BackwardParams& params,
                            const MaskPlanView& plan,
@@ -166,6 +154,8 @@ void FillBackwardArguments(const BackwardParams& params,
   const int64_t key_heads = sizes.batch * sizes.num_heads_k;
   const float heads_if_dense = HeadsIfDense<Config>(sizes, scratch.num_steps, params.deterministic);
   args->grad_query = params.grad_query;
+  args->grad_key = params.grad_key;
+  args->grad_value = params.grad_value;
   args->terms = scratch.terms;
   args->grad_query_sum = scratch.grad_query_sum;
   args->next_item = scratch.next_item;
@@ -181,6 +171,7 @@ void FillBackwardArguments(const BackwardParams& params,
   args->num_heads_k_total = static_cast<int32_t>(key_heads);
   args->heads_per_section = HeadsPerSection<Config>(sizes, scratch.num_steps);
   args->seqlen_q = static_cast<int32_t>(sizes.seqlen_q);
+  args->seqlen_k = static_cast<int32_t>(sizes.seqlen_k);
   args->num_steps = static_cast<int32_t>(scratch.num_steps);
   args->grad_out_row_shift =
       params.grad_out.data != nullptr ? 0 : static_cast<int32_t>(scratch.terms.padded_rows);
@@ -206,8 +197,6 @@ Status LaunchBackwardKernel(const BackwardParams& params,
   const auto stream = static_cast<cudaStream_t>(params.execution.stream);
   const Status inputs_mapped = MakeInputMaps<Config>(params, args);
   if (!inputs_mapped.ok()) return inputs_mapped;
-  const Status outputs_mapped = MakeOutputMaps<Config>(params, args);
-  if (!outputs_mapped.ok()) return outputs_mapped;
   const ClearedBytes cleared{scratch.next_item, scratch.zeroed_bytes};
   const PlanOrders orders = params.deterministic ? PlanOrders::kKeyPlaces : PlanOrders::kKeyBlocks;
   const Status built =

@@ -194,8 +194,8 @@ class BackwardScheduler {
       entry.step = {(batch_ * args_.num_heads + head) * args_.num_steps + step,
                     step * kRows,
                     mask * args_.num_steps + step,
-                    flags};
-      entry.item = {key_begin_, head_k_, batch_, rank_};
+                    flags | static_cast<uint32_t>(rank_) << kRankShift};
+      entry.item = {key_begin_, head_k_, batch_};
       entry.head = head;
       entry.mask = mask;
       ptx::MbarrierArrive(ptx::SharedAddress(&shared_->entry_full[place_.stage]));
@@ -380,19 +380,12 @@ class BackwardReducer {
       ptx::NamedBarrierArrive(kStagingFree + group_, kStagingThreads);
       ptx::NamedBarrierSync(kStagingFull + group_, kStagingThreads);
       const Job& job = shared_->jobs[group_];
-      const ItemInfo& item = shared_->items[item_parity_];
-      if (job.kind == JobKind::kExit) break;
-      if (job.kind != JobKind::kAddGradQuery) {
-        if (lane_ == 0) StoreKeys(job.kind, item);
-        __syncwarp();  // the parity may be kept in a register that the warp shares
-        if (job.kind == JobKind::kStoreGradKey) item_parity_ ^= 1;  // the item's last job
-      } else if (args_.order.live_blocks == nullptr) {
-        if (lane_ == 0) {
-          AwaitCleared(item);
-          AddGradQuery<false>(job.step.tile);
-        }
-      } else {
-        AddInOrder(job.step, item.rank);
+      if (job.is_exit) break;
+      if (args_.cleared == nullptr) {
+        AddInOrder(job.step);
+      } else if (lane_ == 0) {
+        AwaitCleared(job.step.tile);
+        AddGradQuery<false>(job.step.tile);
       }
       __syncwarp();
     }
@@ -402,10 +395,10 @@ class BackwardReducer {
  private:
   static constexpr uint32_t kStagingBytes = Config::kTileFloats / Config::kGroups * sizeof(float);
 
-  // Until the sums of the item's section of heads are clear.
-  __device__ __forceinline__ void AwaitCleared(const ItemInfo& item) {
-    const int32_t head = item.batch * args_.num_heads_k + item.head_k;
-    const int32_t section = head / args_.heads_per_section;
+  // Until the sums of the tile's section of heads are clear.
+  __device__ __forceinline__ void AwaitCleared(int32_t tile) {
+    const int32_t section =
+        tile / (args_.heads_per_section * args_.heads_per_key * args_.num_steps);
     if (section == clear_section_) return;
     clear_section_ = section;
     while (ptx::LoadAcquire(args_.cleared + section) != TilesOfSection(args_, section)) {
@@ -427,8 +420,9 @@ class BackwardReducer {
   }
 
   // Adds after the live key block before this one, and tells the next. The first one stores.
-  __device__ __forceinline__ void AddInOrder(const StepInfo& step, int32_t rank) {
+  __device__ __forceinline__ void AddInOrder(const StepInfo& step) {
     if ((step.flags & kDeadStep) != 0) return;
+    const auto rank = static_cast<int32_t>(step.flags >> kRankShift);
     const int32_t before = LiveRankBefore(step.mask_step, rank);
     if (lane_ != 0) return;
     int32_t* last_added = args_.order.last_added + int64_t{step.tile} * Config::kGroups + group_;
@@ -463,28 +457,11 @@ class BackwardReducer {
     return -1;
   }
 
-  __device__ __forceinline__ void StoreKeys(JobKind kind, const ItemInfo& item) {
-    const CUtensorMap* map = kind == JobKind::kStoreGradKey ? &args_.grad_key : &args_.grad_value;
-    constexpr uint32_t kBoxBytes = Config::kGroupKeys * kSwizzleColumns * 2;
-#pragma unroll
-    for (int box = 0; box < Config::kBoxes; ++box) {
-      ptx::TmaStore4d(map,
-                      staging_ + box * kBoxBytes,
-                      box * kSwizzleColumns,
-                      item.head_k,
-                      item.key_begin + group_ * Config::kGroupKeys,
-                      item.batch);
-    }
-    ptx::BulkCommit();
-    ptx::BulkWaitRead<0>();
-  }
-
   const BackwardArguments& args_;
   Shared* shared_;
   int group_;
   int lane_;
   uint32_t staging_;
-  uint32_t item_parity_ = 0;
   int32_t clear_section_ = 0;
 };
 

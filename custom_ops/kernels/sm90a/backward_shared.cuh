@@ -15,7 +15,7 @@ struct alignas(16) StepInfo {
   int32_t tile;  // of grad_query_sum
   int32_t row_begin;
   int32_t mask_step;  // row of SumOrder::live_blocks
-  uint32_t flags;
+  uint32_t flags;     // and, above them, the rank of the key block in the head's order
 };
 
 enum StepFlags : uint32_t {
@@ -24,6 +24,7 @@ enum StepFlags : uint32_t {
   kFirstStep = 8,  // of the item
   kDeadStep = 4,   // of an item without live steps: there to write zeros
 };
+constexpr int kRankShift = 4;  // a head has less than 2^25 key blocks
 
 constexpr int32_t kNoMoreItems = -1;
 
@@ -31,7 +32,6 @@ struct ItemInfo {
   int32_t key_begin;  // or kNoMoreItems
   int32_t head_k;
   int32_t batch;
-  int32_t rank;  // of the key block in the head's order
 };
 
 // A step that is to be loaded.
@@ -43,12 +43,10 @@ struct ListEntry {
 };
 constexpr int kListEntries = 4;
 
-enum class JobKind : int32_t { kAddGradQuery, kStoreGradKey, kStoreGradValue, kExit };
-
-// What a reducer warp is to do with a group's staging.
+// Of what is in a group's staging, for its reducer warp.
 struct alignas(16) Job {
-  StepInfo step;  // of kAddGradQuery
-  JobKind kind;
+  StepInfo step;
+  bool is_exit;  // nothing is, and nothing follows
 };
 
 constexpr int kSlots = 2;  // of dS
