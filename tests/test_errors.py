@@ -45,6 +45,10 @@ def all_made(**changes) -> dict:
     return {"query": query(**changes), "key": key(**changes), "value": key(**changes)}
 
 
+def all_of(shape: list[int]) -> dict:
+    return dict.fromkeys(("query", "key", "value"), paddle.empty(shape))
+
+
 NO_ROWS = {"startend_row_indices": None}
 NOT_A_TENSOR = [
     ("numpy", lambda: query().numpy(), "numpy.ndarray"),
@@ -409,6 +413,16 @@ BAD_RAW = [
     ("value", lambda: {"value": key(length=4)}, "value must have shape [2, 5, 2, 16]"),
     ("heads", lambda: {"query": made(3)}, "multiple of those of key; got 3 and 2"),
     ("no heads", lambda: {"key": made(0), "value": made(0)}, "multiple of those of key"),
+    (
+        "too long",
+        lambda: all_of([0, 2**31 - 2**13 + 1, 1, 16]),
+        "sequences must be at most 2147475456 long; got 2147475457 and 2147475457",
+    ),
+    (
+        "too many heads",
+        lambda: all_of([0, 1, 2**31, 16]),
+        "batch times heads must be at most 2147483647; got query [0, 1, 2147483648, 16]",
+    ),
     (
         "head_dim 12",
         lambda: all_made(head_dim=12),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import math
 import os
+import struct
 from functools import cache
 from pathlib import Path
 
@@ -27,6 +28,8 @@ from capi_layout import (
 
 DTYPES = {torch.float32: FLOAT32, torch.float16: FLOAT16, torch.bfloat16: BFLOAT16}
 DEFAULT_LIBRARY = Path(__file__).resolve().parent.parent / "build" / "libflashmask_c.so"
+
+WIDTH_LIMIT = 2**63
 
 View = tuple[int, int, int, int]
 
@@ -91,12 +94,16 @@ def forward(
         softmax_scale: factor of the scores; None: 1 / sqrt(D).
         deterministic: the forward always is.
         window: keys that a row sees to the left and right of the diagonal one; -1 for all.
-        out: where to write out; None: new memory. Any strides, last axis contiguous.
+        out: where to write out; None: new memory. Any strides, last axis contiguous, no element
+            where another is.
         softmax_lse: likewise, contiguous.
-        workspace: `workspace_bytes` of uint8 to work in, 256-byte aligned; None: new memory.
+        workspace: `workspace_bytes` of uint8 to work in, contiguous and 256-byte aligned; None: new
+            memory.
     """
     if out is None:
         out = torch.empty_like(q, memory_format=torch.contiguous_format)
+    else:
+        _require_apart("out", out)
     if softmax_lse is None:
         shape = (q.shape[0], q.shape[2], q.shape[1])
         softmax_lse = torch.empty(shape, dtype=torch.float32, device=q.device)
@@ -125,8 +132,8 @@ def backward(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return the gradients of q, k and v for those of out and softmax_lse, where given.
 
-    They are written to `grads` (any strides, last axis contiguous), or to new memory; `workspace`
-    as in the forward.
+    They are written to `grads` (each as `out` of the forward), or to new memory; `workspace` as in
+    the forward.
     """
     if grads is None:
         dq, dk, dv = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
@@ -134,6 +141,7 @@ def backward(
         dq, dk, dv = grads
         for name, grad, of in (("dq", dq, q), ("dk", dk, k), ("dv", dv, v)):
             _require_alike(name, grad, of)
+            _require_apart(name, grad)
     if grad_out is not None:
         _require_alike("grad_out", grad_out, q)
     lse_pointer = 0
@@ -177,6 +185,20 @@ def _require_alike(name: str, tensor: torch.Tensor, of: torch.Tensor) -> None:
         )
 
 
+def _require_apart(name: str, tensor: torch.Tensor) -> None:
+    """Raise if elements may share memory, as those of an expanded tensor do."""
+    if tensor.is_contiguous():
+        return
+    reach = 1  # elements from the first to the last, over axes of smaller strides
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size > 1 and stride < reach:
+            raise ValueError(
+                f"{name} must have each element in memory of its own; got shape "
+                f"{list(tensor.shape)}, strides {list(tensor.stride())}"
+            )
+        reach += (size - 1) * stride
+
+
 def _require_lse(name: str, lse: torch.Tensor, q: torch.Tensor) -> None:
     """Raise if what has a number for each row and head of q is not that."""
     batch, seqlen_q, num_heads, _ = q.shape
@@ -186,6 +208,12 @@ def _require_lse(name: str, lse: torch.Tensor, q: torch.Tensor) -> None:
             f"{name} must be {list(wanted[0])}, float32 on {q.device}; "
             f"got {list(lse.shape)}, {lse.dtype} on {lse.device}"
         )
+
+
+def _require_window(window: tuple[int, int]) -> None:
+    """Raise if widths of a window are none, or not what 64 bits hold."""
+    if len(window) != 2 or not all(-1 <= width < WIDTH_LIMIT for width in window):
+        raise ValueError(f"window must be two widths in [-1, 2^63), -1 for all; got {window}")
 
 
 def _view(name: str, tensor: torch.Tensor) -> View:
@@ -222,21 +250,28 @@ def _sizes(
                 f"startend_row_indices must be [{batch}, heads, {seqlen_k}, width]; "
                 f"got {list(indices.shape)}"
             )
-    return SIZES.pack(
-        batch,
-        seqlen_q,
-        seqlen_k,
-        num_heads,
-        num_heads_k,
-        num_heads_mask,
-        head_dim,
-        DTYPES[q.dtype],
-        q.get_device() if device is None else device,  # -1: the CPU
-        1.0 / math.sqrt(head_dim) if softmax_scale is None else softmax_scale,
-        causal,
-        width,
-        deterministic,
-    )
+    try:
+        return SIZES.pack(
+            batch,
+            seqlen_q,
+            seqlen_k,
+            num_heads,
+            num_heads_k,
+            num_heads_mask,
+            head_dim,
+            DTYPES[q.dtype],
+            q.get_device() if device is None else device,  # -1: the CPU
+            1.0 / math.sqrt(head_dim) if softmax_scale is None else softmax_scale,
+            causal,
+            width,
+            deterministic,
+        )
+    except (struct.error, OverflowError) as error:
+        raise ValueError(
+            "softmax_scale must be a float32, causal and deterministic true or false, the width of "
+            f"startend_row_indices 1, 2 or 4; got {softmax_scale=}, {causal=}, {deterministic=}, "
+            f"{width=}"
+        ) from error
 
 
 def _tensors(
@@ -265,6 +300,8 @@ def _tensors(
     _require_lse("softmax_lse", lse, q)
     if not lse.is_contiguous():
         raise ValueError(f"softmax_lse must be contiguous; got strides {list(lse.stride())}")
+    if window is not NO_WINDOW:
+        _require_window(window)
     pointer = 0
     if indices is not None:
         if indices.get_device() != device:
@@ -301,8 +338,11 @@ def _run(
     if workspace is None:
         # Freed memory is reused in stream order, so the workspace may go when this returns.
         workspace = torch.empty(max(1, size), dtype=torch.uint8, device=q.device)
-    elif workspace.numel() * workspace.element_size() < size:
-        raise ValueError(f"workspace must have {size} bytes; got {list(workspace.shape)}")
+    elif workspace.numel() * workspace.element_size() < size or not workspace.is_contiguous():
+        raise ValueError(
+            f"workspace must have {size} bytes and be contiguous; got {list(workspace.shape)}, "
+            f"{workspace.dtype}, strides {list(workspace.stride())}"
+        )
     elif workspace.get_device() != q.get_device():
         raise ValueError(f"workspace must be on {q.device} as q is; got {workspace.device}")
     stream, threads = 0, 1

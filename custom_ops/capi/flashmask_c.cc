@@ -18,11 +18,23 @@ TensorView ViewOf(const flashmask_tensor& tensor) {
   return {tensor.data, tensor.batch_stride, tensor.row_stride, tensor.head_stride};
 }
 
+std::string SizesText(const AttentionSizes& sizes) {
+  return "batch " + std::to_string(sizes.batch) + ", lengths " + std::to_string(sizes.seqlen_q) +
+         " and " + std::to_string(sizes.seqlen_k) + ", heads " + std::to_string(sizes.num_heads) +
+         ", " + std::to_string(sizes.num_heads_k) + " and " + std::to_string(sizes.num_heads_mask);
+}
+
 Status CheckSizes(const AttentionSizes& sizes) {
   const bool positive = sizes.batch >= 0 && sizes.seqlen_q >= 0 && sizes.seqlen_k >= 0 &&
                         sizes.num_heads > 0 && sizes.num_heads_k > 0 && sizes.num_heads_mask > 0;
-  if (!positive || sizes.seqlen_q > INT32_MAX || sizes.seqlen_k > INT32_MAX) {
-    return Status::InvalidArgument("sizes must not be negative, heads at least 1, lengths < 2^31");
+  if (!positive || std::max(sizes.seqlen_q, sizes.seqlen_k) > kMaxSeqlen) {
+    return Status::InvalidArgument("batch and lengths must not be negative, lengths at most " +
+                                   std::to_string(kMaxSeqlen) + ", heads at least 1; got " +
+                                   SizesText(sizes));
+  }
+  if (sizes.num_heads > kMaxHeadsOfBatch / std::max<int64_t>(sizes.batch, 1)) {
+    return Status::InvalidArgument("batch * num_heads must be at most " +
+                                   std::to_string(kMaxHeadsOfBatch) + "; got " + SizesText(sizes));
   }
   if (sizes.num_heads % sizes.num_heads_k != 0) {
     return Status::InvalidArgument("num_heads must be a multiple of num_heads_k");

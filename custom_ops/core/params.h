@@ -14,6 +14,10 @@ struct TensorView {
   int64_t head_stride = 0;
 };
 
+// Kernels count rows and columns in int32, up to a few blocks beyond the last.
+constexpr int64_t kMaxSeqlen = (int64_t{1} << 31) - (1 << 13);
+constexpr int64_t kMaxHeadsOfBatch = INT32_MAX;  // batch * num_heads
+
 struct AttentionSizes {
   int64_t batch = 0;
   int64_t seqlen_q = 0;

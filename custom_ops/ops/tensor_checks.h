@@ -4,10 +4,12 @@
 // program or a direct call of the operator comes here unchecked.
 
 #include "core/column_bounds.h"
+#include "core/params.h"
 #include "ops/op_errors.h"
 
 #include "paddle/extension.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -63,11 +65,18 @@ inline void RequireShapes(const std::vector<int64_t>& query,
           query[2],
           " and ",
           key[2]);
-  Require(query[1] <= INT32_MAX && key[1] <= INT32_MAX,
-          "sequences must be shorter than 2^31; got ",
+  Require(query[1] <= kMaxSeqlen && key[1] <= kMaxSeqlen,
+          "sequences must be at most ",
+          kMaxSeqlen,
+          " long; got ",
           query[1],
           " and ",
           key[1]);
+  Require(query[2] <= kMaxHeadsOfBatch / std::max<int64_t>(query[0], 1),
+          "batch times heads must be at most ",
+          kMaxHeadsOfBatch,
+          "; got query ",
+          ShapeText(query));
 }
 
 inline void RequireIndices(const paddle::Tensor& indices,

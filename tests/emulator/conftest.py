@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import os
 import platform
 import shutil
 from pathlib import Path
@@ -16,6 +17,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 FOLDER = ROOT / "build" / "emulated"  # in the checkout, ignored by git
 BUILDER = HERE / "build.py"
+SEED_VARIABLE = "FLASHMASK_EMULATOR_SEED"
 
 
 def digest() -> str:
@@ -36,8 +38,24 @@ def builder():
     return module
 
 
+@pytest.fixture
+def order_seed(seed):
+    """Return what the order of events is drawn from: the variable, or the seed of the test."""
+    found = int(os.environ.get(SEED_VARIABLE) or seed)
+    print(f"the order of events is drawn from {SEED_VARIABLE}={found}")
+    return found
+
+
+@pytest.fixture
+def door(emulated, order_seed):
+    """Return the library of all kernels, at the beginning of an order of events."""
+    door = Door(emulated)
+    door.draw_from(order_seed)
+    return door
+
+
 @pytest.fixture(scope="session")
-def door(builder):
+def emulated(builder):
     if platform.machine() != "x86_64" or shutil.which("g++") is None:
         pytest.skip("the emulator is written for x86-64 and g++")
     if cuda_build.find_toolkit() is None:
@@ -47,4 +65,4 @@ def door(builder):
         shutil.rmtree(FOLDER, ignore_errors=True)
         FOLDER.mkdir(parents=True)
         builder.build(library, [])
-    return Door(str(library))
+    return str(library)

@@ -1,6 +1,7 @@
 // Blocks and their threads as fibers, the copy engine, and the CUDA runtime's functions that the
 // library calls. See include/emulator.h.
 
+#include "kernels/ptx/cp_async.h"
 #include "kernels/ptx/tma.h"
 
 #include <sys/mman.h>
@@ -11,6 +12,8 @@
 #include <memory>
 #include <random>
 
+#define EMULATOR_EXPORTED __attribute__((visibility("default")))
+
 namespace emulator {
 namespace {
 
@@ -18,7 +21,10 @@ constexpr size_t kStackBytes = 64 << 10;
 constexpr int kSharedBytes = 227 << 10;
 constexpr uint32_t kStaticShared = 0x80000000u;
 constexpr int kRoundsInAWarp = 64;
-constexpr int kLateWrites = 16;    // passes, on average
+constexpr int kShortRuns = 4;  // one run of a warp in so many ends within kShortRounds
+constexpr int kShortRounds = 16;
+constexpr int kEarlyCopies = 16;  // yields of a thread, on average, that its copies take
+constexpr int kLateWrites = 16;   // passes, on average
 constexpr int kPatience = 20000;  // passes over all threads without any progress
 
 int Environment(const char* name, int otherwise) {
@@ -29,6 +35,7 @@ int Environment(const char* name, int otherwise) {
 unsigned char anchor;  // static variables of this library are not far away
 Thread* now = nullptr;
 #ifdef FLASHMASK_EMULATOR_RACES
+constexpr bool kMayBeEarly = false;  // a copy that is waited for is seen by the race detector
 extern "C" {
 void* __tsan_get_current_fiber();
 void* __tsan_create_fiber(unsigned);
@@ -37,6 +44,8 @@ void __tsan_switch_to_fiber(void*, unsigned);
 }
 constexpr unsigned kNoOrder = 1;
 void* scheduler_fiber = nullptr;
+#else
+constexpr bool kMayBeEarly = true;
 #endif
 void* scheduler = nullptr;  // its stack pointer
 const Body* body_of_threads = nullptr;
@@ -44,7 +53,8 @@ uint64_t progress = 0;
 const char* failure = nullptr;  // of the launch under way, or the last one
 bool products_are_late = false;
 bool writes_are_last = false;
-std::mt19937& Draw() {
+bool copies_are_early = false;  // in this launch: done at some time, not only when waited for
+std::mt19937& Generator() {
   static std::mt19937 draw(static_cast<unsigned>(Environment("FLASHMASK_EMULATOR_SEED", 0)));
   return draw;
 }
@@ -164,10 +174,11 @@ void LeaveThread(bool is_last) {
   EmulatorSwitch(&now->stack_pointer, scheduler);
 }
 
-// A warp runs on while its threads meet, so that few passes find all of them waiting.
+// A warp mostly runs on while its threads meet, so that few passes find all of them waiting.
 void RunWarp(Block* block, size_t warp) {
   const size_t end = std::min(block->threads.size(), (warp + 1) * kWarp);
-  for (int round = 0; round < kRoundsInAWarp; ++round) {
+  const int rounds = Draw() % kShortRuns == 0 ? 1 + Draw() % kShortRounds : kRoundsInAWarp;
+  for (int round = 0; round < rounds; ++round) {
     const unsigned before = block->warps[warp].generation;
     for (size_t i = warp * kWarp; i < end && failure == nullptr; ++i) {
       if (!block->threads[i].finished) RunThread(&block->threads[i]);
@@ -187,9 +198,9 @@ void RunFirst(std::vector<std::function<void()>>* waiting, size_t count) {
 // memory is often late, in half of the launches until then, and then all comes at once.
 void RunCopies(Block* block, bool all) {
   const size_t count = block->copies.size();
-  const bool writes = all || (!writes_are_last && Draw()() % kLateWrites == 0);
+  const bool writes = all || (!writes_are_last && Draw() % kLateWrites == 0);
   RunFirst(&block->writes, writes ? block->writes.size() : 0);
-  RunFirst(&block->copies, all ? count : std::min<size_t>(count, Draw()() % 3));
+  RunFirst(&block->copies, all ? count : std::min<size_t>(count, Draw() % 3));
 }
 
 void RunBlock(Block* block, bool idle, void** engine) {
@@ -207,7 +218,9 @@ void RunBlock(Block* block, bool idle, void** engine) {
   __tsan_switch_to_fiber(before, kNoOrder);
 #endif
   now = nullptr;
-  for (size_t warp = 0; warp < block->warps.size(); ++warp) RunWarp(block, warp);
+  const size_t count = block->warps.size();
+  const size_t first = Draw() % count;
+  for (size_t i = 0; i < count; ++i) RunWarp(block, (first + i) % count);
 }
 
 bool IsDone(const Block& block) {
@@ -218,7 +231,18 @@ bool IsDone(const Block& block) {
 
 Thread& Now() { return *now; }
 
-void Yield() { LeaveThread(false); }
+uint32_t Draw() { return static_cast<uint32_t>(Generator()()); }
+
+// At times the thread's copies are done meanwhile, those of no group too.
+void Yield() {
+  const bool has_copies = !now->async.empty() || !now->async_open.empty();
+  if (copies_are_early && has_copies && Draw() % kEarlyCopies == 0) {
+    now->async.push_back(std::move(now->async_open));
+    now->async_open.clear();
+    for (const AsyncCopy& copy : flashmask::ptx::TakeAsync(0)) flashmask::ptx::FinishAsync(copy);
+  }
+  LeaveThread(false);
+}
 
 void Progress() { ++progress; }
 
@@ -252,8 +276,9 @@ void Fail(const char* what) {
 void Run(dim3 grid, dim3 threads, size_t shared_bytes, const Body& body) {
   if (failure != nullptr) return;
   body_of_threads = &body;
-  products_are_late = Draw()() % 2 == 0;
-  writes_are_last = Draw()() % 2 == 0;
+  products_are_late = Draw() % 2 == 0;
+  copies_are_early = kMayBeEarly && Draw() % 2 == 0;
+  writes_are_last = Draw() % 2 == 0;
   const size_t most = shared_bytes > 0 ? Environment("FLASHMASK_EMULATED_MULTIPROCESSORS", 3) : 1;
   const size_t count = size_t{grid.x} * grid.y * grid.z;
   std::deque<std::unique_ptr<Resident>> residents;
@@ -324,6 +349,11 @@ CUresult EncodeMap(CUtensorMap* map,
 }  // namespace
 
 extern "C" {
+
+// What happens when is drawn anew from `seed`.
+EMULATOR_EXPORTED void emulator_draw_from(uint32_t seed) { emulator::Generator().seed(seed); }
+
+EMULATOR_EXPORTED uint32_t emulator_draw() { return emulator::Draw(); }
 
 cudaError_t cudaGetLastError() {
   return emulator::failure == nullptr ? cudaSuccess : cudaErrorLaunchFailure;

@@ -1,14 +1,16 @@
 """The GPU kernels, emulated on the CPU, against dense maths in float64: no GPU is needed.
 
 Every launch draws whether products are worked out at once or when they are waited for, and every
-pass of the scheduler how many copies are done, so that what is not waited for is likely missed.
-Speed, memory order between blocks and what hardware forbids are for tests/gpu.
+pass of the scheduler how many copies are done and how far a warp runs, so that what is not waited
+for is likely missed. A test that fails prints how to draw the same again. Speed, memory order
+between blocks and what hardware forbids are for tests/gpu.
 """
 
 from __future__ import annotations
 
 import os
 
+import capi_layout
 import numpy as np
 import pytest
 from support import cases, dense
@@ -21,6 +23,7 @@ HEAD_DIMS = (40, 64, 96, 128, 192, 256)
 MULTIPROCESSORS = "FLASHMASK_EMULATED_MULTIPROCESSORS"
 LONG_BLOCK = 8  # times the mean steps: such key blocks come last (kernels/common/mask_plan.h)
 LONG_SIZE = 2700
+ORDERS = 3  # of events that are tried where few of them tell right from wrong
 FORMS = ("none", "causal", "window", "causal_1", "causal_2", "two", "four")
 
 
@@ -92,6 +95,25 @@ def test_scales_and_absent_gradients_match_dense(kernels, scale, grads, door, rn
     check(door, kernels, case, rng, softmax_scale=scale, grads=grads)
 
 
+@pytest.mark.parametrize("head_dim", HEAD_DIMS)
+@pytest.mark.parametrize("kernels", KERNELS)
+def test_blocks_that_see_nothing_match_dense(kernels, head_dim, door, rng, order_seed):
+    # Rows from 128 on see no key, keys from 128 on are seen by no row: no loop waits for a tile.
+    size, hidden_from = 260, 128
+    starts = np.where(np.arange(size) < hidden_from, hidden_from, 0).astype(np.int32)
+    ends = np.zeros(size, np.int32)
+    mask = Mask(np.stack([starts, ends], axis=-1)[None, None], causal=False)
+    case = square(size, head_dim, 2, 1)
+    inputs = random_inputs(case, rng)
+    for seed in range(order_seed, order_seed + ORDERS):
+        door.draw_from(seed)
+        with door.only_kernels(kernels):
+            found = door.run(inputs, mask, dtype=case.dtype)
+        assert_right(found, inputs, mask, case.dtype)
+        for result in (found.out, *found[2:]):
+            assert (result[:, hidden_from:] == 0).all()
+
+
 def window_with_sinks(size: int, window: int) -> Mask:
     """Return a causal window beside one key block that all later rows see."""
     column = np.arange(size)
@@ -151,6 +173,50 @@ def check_ordered_sums(door, kernels, case, mask, rng, monkeypatch):
             found.append(door.run(inputs, mask, dtype=case.dtype, deterministic=True))
     assert_right(found[0], inputs, mask, case.dtype)
     assert_same_bits(*found)
+
+
+NO_TENSORS = (0, *capi_layout.NO_WINDOW, *capi_layout.NO_TENSOR * 4, 0, *capi_layout.NO_BACKWARD)
+MAX_SEQLEN = 2**31 - 2**13
+UNFIT = {
+    "batch": ({"batch": -1}, "batch and lengths must not be negative"),
+    "seqlen_q": ({"seqlen_q": MAX_SEQLEN + 1}, f"lengths at most {MAX_SEQLEN}, .* got batch 0,"),
+    "seqlen_k": ({"seqlen_k": MAX_SEQLEN + 1}, f"lengths at most {MAX_SEQLEN}, .* got batch 0,"),
+    "heads": ({"num_heads": 0}, "heads at least 1; got .* heads 0, 4 and 1"),
+    "batch x heads": ({"batch": 2**62}, "num_heads must be at most 2147483647; got batch 4611686"),
+    "heads of none": ({"num_heads": 2**62}, "num_heads must be at most 2147483647; got batch 0"),
+}
+
+
+def call_without_memory(door, name, *, batch=0, seqlen_q=1, seqlen_k=1, num_heads=4):
+    sizes = (batch, seqlen_q, seqlen_k, num_heads, 4, 1, 64)
+    options = (capi_layout.BFLOAT16, 0, 1.0, True, 0, False)
+    door.call(name, capi_layout.SIZES.pack(*sizes, *options), NO_TENSORS)
+
+
+@pytest.mark.parametrize(("changes", "text"), UNFIT.values(), ids=UNFIT)
+@pytest.mark.parametrize("name", ["forward", "backward"])
+def test_sizes_that_do_not_fit_are_refused(name, changes, text, door):
+    with pytest.raises(RuntimeError, match=text):
+        call_without_memory(door, name, **changes)
+
+
+@pytest.mark.parametrize("name", ["forward", "backward"])
+def test_an_empty_call_may_be_as_large_as_any(name, door):
+    most = {"seqlen_q": MAX_SEQLEN, "seqlen_k": MAX_SEQLEN, "num_heads": 2**31 - 4}
+    call_without_memory(door, name, **most)
+
+
+def test_the_order_of_events_is_that_of_the_seed(door, rng, order_seed):
+    case, mask = square(200, 64, 2, 2), Mask(None, causal=True)
+    inputs = random_inputs(case, rng)
+    last = []
+    for seed in (order_seed, order_seed, order_seed + 1):
+        door.draw_from(seed)
+        with door.only_kernels("sm90a"):
+            door.run(inputs, mask, dtype=case.dtype)
+        last.append(door.draw())
+    assert last[0] == last[1]
+    assert last[0] != last[2]
 
 
 def test_a_wrong_call_is_an_error(door, rng):

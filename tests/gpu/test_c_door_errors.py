@@ -124,6 +124,68 @@ def test_tensors_that_do_not_fit_are_named(changes, error, text):
         capi.backward(**(given | on_gpu), startend_row_indices=None, causal=True)
 
 
+@pytest.mark.parametrize("window", [(2**63, 0), (0, -2), (1,)], ids=str)
+def test_widths_that_no_window_has_are_named(window):
+    with pytest.raises(ValueError, match=r"window must be two widths .*; got \(") as raised:
+        capi.forward(*small(), None, True, window=window)
+    assert str(raised.value).endswith(str(window))
+
+
+def test_numbers_that_do_not_fit_are_named():
+    query = small()[0]
+    none = query[:, :0]
+    wide = torch.zeros(1, 1, 0, 2**31, dtype=torch.int32, device="cuda")
+    with pytest.raises(ValueError, match=r"startend_row_indices 1, 2 or 4; .* width=2147483648"):
+        capi.forward(query, none, none, wide, True)
+    long = query[:, :1].expand(1, 2**31, 2, 64)[:0]
+    with pytest.raises(RuntimeError, match=r"at most 2147475456, .* lengths 2147483648 and 0"):
+        capi.forward(long, none[:0], none[:0], None, True)
+
+
+def expanded(*shape: int) -> torch.Tensor:
+    """One row of numbers at many places of a shape."""
+    return torch.ones(shape[-1], dtype=torch.bfloat16, device="cuda").expand(shape)
+
+
+def overlapping(*shape: int) -> torch.Tensor:
+    """Rows that begin within the one before."""
+    batch, seqlen, heads, head_dim = shape
+    memory = torch.ones(batch * seqlen * heads * head_dim, dtype=torch.bfloat16, device="cuda")
+    return memory.as_strided(shape, (seqlen * heads * head_dim, head_dim, head_dim, 1))
+
+
+@pytest.mark.parametrize("odd", [expanded, overlapping])
+@pytest.mark.parametrize("name", ["out", "dq", "dk", "dv"])
+def test_results_are_not_written_where_others_are(name, odd):
+    query, key, value = small()
+    out, lse = capi.forward(query, key, value, None, True)
+    grads = {way: torch.zeros_like(query) for way in ("dq", "dk", "dv")}
+    grads[name] = wrong = odd(*query.shape)
+    call = partial(capi.forward, query, key, value, None, True, out=wrong)
+    if name != "out":
+        given = (query, query, key, value, out, lse, None, True)
+        call = partial(capi.backward, *given, grads=(grads["dq"], grads["dk"], grads["dv"]))
+    with pytest.raises(ValueError, match=rf"{name} must have each element .* got .* strides \["):
+        call()
+
+
+def test_results_may_lie_in_a_larger_tensor_in_another_order():
+    query, key, value = small()
+    right, _ = capi.forward(query, key, value, None, True)
+    packed = torch.zeros(2, 5, 3, 1, 64, dtype=query.dtype, device="cuda")  # heads first
+    out = packed[:, :, 1].permute(2, 1, 0, 3)
+    capi.forward(query, key, value, None, True, out=out)
+    assert torch.equal(out, right)
+    assert packed.count_nonzero() == right.count_nonzero()
+
+
+def test_a_workspace_that_is_expanded_is_refused():
+    size = capi.workspace_bytes("forward", *small()[:2], rows(1), True)
+    workspace = torch.empty(1, dtype=torch.uint8, device="cuda").expand(size)
+    with pytest.raises(ValueError, match=rf"workspace must have {size} bytes and be contiguous"):
+        capi.forward(*small(), rows(1), True, workspace=workspace)
+
+
 def test_missing_kernel_says_what_there_is():
     with pytest.raises(RuntimeError, match=r"there is: cpu.*\nsm80 .compute capability 8.0"):
         capi.forward(*small("float32"), None, True)

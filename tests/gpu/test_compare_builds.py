@@ -25,9 +25,21 @@ def test_a_build_agrees_with_itself(tmp_path, capsys):
     assert all(float(rate) > 0 for row in rows for rate in row[2:])
 
 
-@pytest.mark.parametrize("wrong", [1.05, torch.nan, -torch.inf])
-def test_results_that_differ_are_told(wrong):
+@pytest.mark.parametrize(
+    ("true", "wrong"),
+    [
+        (1.0, 1.05),
+        (1.0, torch.nan),
+        (1.0, -torch.inf),
+        (-torch.inf, torch.inf),
+        (-torch.inf, torch.nan),
+        (torch.nan, -torch.inf),
+        (torch.nan, 1.0),
+    ],
+)
+def test_results_that_differ_are_told(true, wrong):
     right = torch.linspace(-1, 1, 64)
+    right[63] = true
     other = right.clone()
     other[63] = wrong
     cell = compare_builds.parse(["one.so"]).cell
@@ -37,6 +49,13 @@ def test_results_that_differ_are_told(wrong):
     }
     (line,) = compare_builds.disagreements(calls, cell, torch)
     assert line.startswith("two, forward: result 1 is")
+
+
+def test_numbers_that_are_not_finite_may_be_the_same():
+    odd = torch.tensor([1.0, -torch.inf, torch.inf, torch.nan])
+    cell = compare_builds.parse(["one.so"]).cell
+    calls = {(name, compare_builds.FORWARD): lambda: (odd, odd.clone()) for name in ("one", "two")}
+    assert compare_builds.disagreements(calls, cell, torch) == []
 
 
 def test_gradients_that_do_not_repeat_are_told():

@@ -30,6 +30,14 @@ class Door:
         self._library.flashmask_set_gpu_kernels.restype = ctypes.c_char_p
         self._library.flashmask_describe_kernels.restype = ctypes.c_char_p
 
+    def draw_from(self, seed: int) -> None:
+        """Draw what happens when anew from this seed."""
+        self._library.emulator_draw_from(ctypes.c_uint32(seed))
+
+    def draw(self) -> int:
+        """Draw a number as the emulator does; which one tells all that was drawn before."""
+        return self._library.emulator_draw()
+
     def info(self) -> str:
         """Return one line per registered kernel."""
         return self._library.flashmask_describe_kernels().decode()
@@ -88,17 +96,18 @@ class Door:
             lse.ctypes.data,
         )
         if forward is None:
-            self._call("forward", sizes, (*common, *capi_layout.NO_BACKWARD))
+            self.call("forward", sizes, (*common, *capi_layout.NO_BACKWARD))
         backward = (
             *(NO_TENSOR if grads == "lse" else view(grad_out)),
             0 if grads == "out" else grad_lse.ctypes.data,
             *(number for array in gradients for number in view(array)),
         )
-        self._call("backward", sizes, (*common, *backward))
+        self.call("backward", sizes, (*common, *backward))
         found = [from_bits(array, dtype) for array in (out, *gradients)]
         return Results(found[0], lse, *found[1:])
 
-    def _call(self, name: str, sizes: bytes, tensors: tuple[int, ...]) -> None:
+    def call(self, name: str, sizes: bytes, tensors: tuple[int, ...]) -> None:
+        """Ask for the workspace of a pass, and run it: SIZES and TENSORS of capi_layout."""
         packed = sizes + capi_layout.TENSORS.pack(*tensors)
         size = ctypes.c_int64()
         ask = getattr(self._library, f"flashmask_{name}_workspace")

@@ -337,6 +337,21 @@ def test_workers_of_a_gpu_stay_until_they_die(monkeypatch):
     assert Mortal.closed == 2
 
 
+def test_a_worker_of_a_gpu_may_die_while_it_forgets_a_cell(monkeypatch):
+    class DiesOfDrop(Mortal):
+        started = closed = 0
+
+        def ask(self, **request):
+            return super().ask(do="die")
+
+    monkeypatch.setattr(workers, "Worker", DiesOfDrop)
+    kept = workers.KeptWorkers()
+    kept.borrow("ours", device="gpu").close()
+    assert DiesOfDrop.closed == 1
+    kept.borrow("ours", device="gpu")
+    assert DiesOfDrop.started == 2
+
+
 def test_a_worker_that_died_is_closed_though_it_left_a_request_unread():
     worker = Worker("ours", device="cpu", threads=1)
     worker.kill()

@@ -37,6 +37,10 @@ __device__ __forceinline__ void WgmmaWait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;\n" ::"n"(kPending) : "memory");
 }
 
+// Says that nobody uses what products give until the next commit, so that they may read what others
+// write. Nothing here; tests/emulator has a version of its own.
+__device__ __forceinline__ void WgmmaUnused() {}
+
 // Keeps the compiler from moving uses of `sums` across: it does not know what a wait waits for.
 template <int kCount>
 __device__ __forceinline__ void WgmmaPin(float (&sums)[kCount]) {

@@ -180,8 +180,11 @@ class BackwardConsumer {
       StoreGradScores(query_stage, cells);
 
       TakeTurn();
-      // In the first step this yields nothing of use.
-      if (!first) WaitForGradScores(before_);
+      if (first) {
+        ptx::WgmmaUnused();
+      } else {
+        WaitForGradScores(before_);
+      }
       ptx::WgmmaDefine(grad_query);
       ptx::WgmmaFence();
       MultiplyByKeys(before_.stage, grad_query);

@@ -119,7 +119,8 @@ struct BulkGroup {
   int writing = 0;
 };
 
-// A copy of 16 bytes to shared memory that one thread started and waits for; of zeros, if null.
+// A copy of 16 bytes to shared memory that one thread started and waits for; of zeros, if null. It
+// may be done at any time from then on, in any order with others.
 struct AsyncCopy {
   uint32_t shared;
   const void* global;
@@ -137,6 +138,7 @@ struct Thread {
   BulkGroup open;                 // not yet
   std::deque<std::vector<AsyncCopy>> async;
   std::vector<AsyncCopy> async_open;
+  bool products_are_unused = false;  // those that it takes part in until the next commit
 };
 
 // Products of a warpgroup that are under way: those of each committed group, and the others.
@@ -162,6 +164,7 @@ struct Block {
 };
 
 Thread& Now();
+uint32_t Draw();
 void Yield();
 void Progress();         // something happened that another may wait for
 bool AreProductsLate();  // in this launch: worked out when they are waited for, not at once

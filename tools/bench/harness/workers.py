@@ -153,9 +153,10 @@ class BorrowedWorker:
             raise
 
     def close(self) -> None:
-        """Make the worker forget the cell."""
+        """Make the worker forget the cell; one that dies of it is replaced at the next loan."""
         if not self._has_died:
-            self._worker.ask(do="drop")
+            with contextlib.suppress(WorkerError):  # the cell's rows are there
+                self.ask(do="drop")
 
 
 def _variables(threads: int | None) -> dict[str, str]:

@@ -9,7 +9,7 @@ constexpr int kAsyncBytes = 16;
 
 inline uint32_t SharedAddress(const void* pointer) { return emulator::AddressOf(pointer); }
 
-// What was there is lost at once, and what comes is there when it is waited for.
+// What was there is lost at once; what comes is there when it is waited for, or earlier (Yield).
 inline void CpAsync16(uint32_t shared, const void* global, bool valid) {
   std::memset(emulator::Shared(shared), 0xff, kAsyncBytes);
   const emulator::Quiet quiet;
@@ -32,14 +32,22 @@ inline void FinishAsync(const emulator::AsyncCopy& copy) {
   }
 }
 
+// Takes the copies of a thread's groups but the last `pending` ones, the last copy first half of
+// the time: what is asked for twice must have been waited for between.
+EMULATOR_QUIET inline std::vector<emulator::AsyncCopy> TakeAsync(size_t pending) {
+  const emulator::Quiet quiet;
+  std::deque<std::vector<emulator::AsyncCopy>>& groups = emulator::Now().async;
+  std::vector<emulator::AsyncCopy> copies;
+  for (; groups.size() > pending; groups.pop_front()) {
+    copies.insert(copies.end(), groups.front().begin(), groups.front().end());
+  }
+  if (emulator::Draw() % 2 == 0) std::reverse(copies.begin(), copies.end());
+  return copies;
+}
+
 template <int kPending>
 void CpAsyncWait() {
-  std::deque<std::vector<emulator::AsyncCopy>>& groups = emulator::Now().async;
-  while (groups.size() > kPending) {
-    for (const emulator::AsyncCopy& copy : groups.front()) FinishAsync(copy);
-    const emulator::Quiet quiet;
-    groups.pop_front();
-  }
+  for (const emulator::AsyncCopy& copy : TakeAsync(kPending)) FinishAsync(copy);
 }
 
 }  // namespace flashmask::ptx

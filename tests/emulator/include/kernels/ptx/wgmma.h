@@ -48,8 +48,12 @@ EMULATOR_QUIET inline void WgmmaCommit() {
     products.committed.push_back(std::move(products.open));
     products.open.clear();
   }
+  emulator::Now().products_are_unused = false;
   MeetGroup(Step::kAfter, 0);
 }
+
+// What products give until the next commit is no number, and what they read may be anything.
+EMULATOR_QUIET inline void WgmmaUnused() { emulator::Now().products_are_unused = true; }
 
 template <int kPending>
 EMULATOR_QUIET void WgmmaWait() {
@@ -122,6 +126,7 @@ struct Product {
   uint64_t a;
   uint64_t b;
   bool keep;
+  bool unused;
 };
 
 template <typename Element, int kColumns, bool kTransposedA, bool kTransposedB>
@@ -147,7 +152,7 @@ EMULATOR_QUIET void MultiplyGroup(const Product& product) {
     for (int n = 0; n < kColumns; ++n) {
       const int thread = row / 16 * 32 + row % 8 * 4 + n % 8 / 2;
       float* to = product.sums[thread] + n / 8 * 4 + row % 16 / 8 * 2 + n % 2;
-      *to = (product.keep ? *to : 0.0f) + sums[n];
+      *to = product.unused ? NAN : (product.keep ? *to : 0.0f) + sums[n];
     }
   }
 }
@@ -180,7 +185,7 @@ template <typename Element, int kColumns, bool kTransposedA, bool kTransposedB>
 EMULATOR_QUIET void MultiplyTogether(Operands mine) {
 #ifdef FLASHMASK_EMULATOR_RACES
   const int number = emulator::Now().number;
-  if (number % emulator::kWarp == 0) {
+  if (number % emulator::kWarp == 0 && !emulator::Now().products_are_unused) {
     const int row = number % emulator::kWarpgroup / emulator::kWarp * 16;
     ReadTile<kTransposedB>(mine.b, 0, kColumns);
     if (mine.left == nullptr) ReadTile<kTransposedA>(mine.a, row, row + 16);
@@ -194,6 +199,7 @@ EMULATOR_QUIET void MultiplyTogether(Operands mine) {
     product.a = mine.a;
     product.b = mine.b;
     product.keep = mine.keep;
+    product.unused = emulator::Now().products_are_unused;
     for (int i = 0; i < emulator::kWarpgroup; ++i) {
       const auto& of = *reinterpret_cast<const Operands*>(all[i] & kBrought);
       product.sums[i] = of.sums;
