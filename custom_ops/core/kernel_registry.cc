@@ -154,7 +154,7 @@ Status Start(const Kernel& kernel, const ForwardParams& params) {
   const bool lacks_workspace = params.execution.workspace == nullptr &&
                                kernel.forward_workspace != nullptr &&
                                kernel.forward_workspace(params) > 0;
-  const Status given = CheckGiven(params.sizes, params.softmax_lse, lacks_workspace, tensors);
+  Status given = CheckGiven(params.sizes, params.softmax_lse, lacks_workspace, tensors);
   if (!given.ok()) return given;
   if (kernel.device == Device::kCpu) return kernel.forward(params);
   const Status checked = CheckGpuTensors(params.sizes, params.execution, tensors);
@@ -172,10 +172,10 @@ Status Start(const Kernel& kernel, const BackwardParams& params) {
   const bool lacks_workspace = params.execution.workspace == nullptr &&
                                kernel.backward_workspace != nullptr &&
                                kernel.backward_workspace(params) > 0;
-  const Status given = CheckGiven(params.sizes, params.softmax_lse, lacks_workspace, tensors);
+  Status given = CheckGiven(params.sizes, params.softmax_lse, lacks_workspace, tensors);
   if (!given.ok()) return given;
   if (kernel.device == Device::kCpu) return kernel.backward(params);
-  const Status checked = CheckGpuTensors(params.sizes, params.execution, tensors);
+  Status checked = CheckGpuTensors(params.sizes, params.execution, tensors);
   if (!checked.ok()) return checked;
   const Status grad_out =
       CheckGpuTensors(params.sizes, params.execution, {{"grad_out", params.grad_out, false}});
