@@ -5,6 +5,7 @@ import re
 import attention
 import pytest
 from harness import gpu_drawing, results
+from harness.gpu_tables import SHAPE
 from harness.options import RESULTS
 
 ROWS = results.read(RESULTS / "gpu.csv")
@@ -26,9 +27,9 @@ def test_every_shape_and_mask_has_a_line_and_every_rival_a_name(tmp_path):
     words = texts(drawn_text(tmp_path, ROWS))
     shapes = [word for word in words if "heads of" in word]
     assert "32K x 4, 32:4 heads of 128, bfloat16" in shapes
-    assert len(shapes) == len({(row["seqlen"], row["num_heads_k"]) for row in ROWS})
-    cells = {(row["seqlen"], row["num_heads_k"], row["mask"]) for row in ROWS}
-    masks = {mask for _, _, mask in cells}
+    assert len(shapes) == len({tuple(row[name] for name in SHAPE) for row in ROWS})
+    cells = {tuple(row[name] for name in (*SHAPE, "mask")) for row in ROWS}
+    masks = {cell[-1] for cell in cells}
     assert sum(word in masks for word in words) == len(cells)
     assert {"ours", "FlexAttention", "cuDNN", "FlashAttention-2", "forward", "backward"} <= {*words}
 
