@@ -77,6 +77,7 @@ struct NamedView {
   const char* name;
   const TensorView& view;
   bool has_keys;  // rows and heads of keys, not of queries
+  bool may_be_null = false;
 };
 
 bool HasElements(const AttentionSizes& sizes, const NamedView& tensor) {
@@ -89,7 +90,7 @@ Status CheckGiven(const AttentionSizes& sizes,
                   bool lacks_workspace,
                   std::initializer_list<NamedView> tensors) {
   for (const NamedView& tensor : tensors) {
-    if (tensor.view.data != nullptr || !HasElements(sizes, tensor)) continue;
+    if (tensor.view.data != nullptr || tensor.may_be_null || !HasElements(sizes, tensor)) continue;
     return Status::InvalidArgument(std::string(tensor.name) + " must not be null");
   }
   if (softmax_lse == nullptr && sizes.batch > 0 && sizes.seqlen_q > 0) {
@@ -122,6 +123,18 @@ Status CheckGpuTensors(const AttentionSizes& sizes,
   return Status::Ok();
 }
 
+template <typename Params>
+Status CheckTensors(const Kernel& kernel,
+                    const Params& params,
+                    size_t (*workspace_bytes)(const Params&),
+                    std::initializer_list<NamedView> tensors) {
+  const bool lacks_workspace = params.execution.workspace == nullptr &&
+                               workspace_bytes != nullptr && workspace_bytes(params) > 0;
+  Status given = CheckGiven(params.sizes, params.softmax_lse, lacks_workspace, tensors);
+  if (!given.ok() || kernel.device == Device::kCpu) return given;
+  return CheckGpuTensors(params.sizes, params.execution, tensors);
+}
+
 }  // namespace
 
 KernelRegistration::KernelRegistration(const Kernel& kernel) { Kernels().push_back(kernel); }
@@ -147,39 +160,29 @@ Status FindKernel(Target target,
 }
 
 Status Start(const Kernel& kernel, const ForwardParams& params) {
-  const std::initializer_list<NamedView> tensors = {{"query", params.query, false},
-                                                    {"key", params.key, true},
-                                                    {"value", params.value, true},
-                                                    {"out", params.out, false}};
-  const bool lacks_workspace = params.execution.workspace == nullptr &&
-                               kernel.forward_workspace != nullptr &&
-                               kernel.forward_workspace(params) > 0;
-  Status given = CheckGiven(params.sizes, params.softmax_lse, lacks_workspace, tensors);
-  if (!given.ok()) return given;
-  if (kernel.device == Device::kCpu) return kernel.forward(params);
-  const Status checked = CheckGpuTensors(params.sizes, params.execution, tensors);
+  const Status checked = CheckTensors(kernel,
+                                      params,
+                                      kernel.forward_workspace,
+                                      {{"query", params.query, false},
+                                       {"key", params.key, true},
+                                       {"value", params.value, true},
+                                       {"out", params.out, false}});
   return checked.ok() ? kernel.forward(params) : checked;
 }
 
 Status Start(const Kernel& kernel, const BackwardParams& params) {
-  const std::initializer_list<NamedView> tensors = {{"query", params.query, false},
-                                                    {"key", params.key, true},
-                                                    {"value", params.value, true},
-                                                    {"out", params.out, false},
-                                                    {"grad_query", params.grad_query, false},
-                                                    {"grad_key", params.grad_key, true},
-                                                    {"grad_value", params.grad_value, true}};
-  const bool lacks_workspace = params.execution.workspace == nullptr &&
-                               kernel.backward_workspace != nullptr &&
-                               kernel.backward_workspace(params) > 0;
-  Status given = CheckGiven(params.sizes, params.softmax_lse, lacks_workspace, tensors);
-  if (!given.ok()) return given;
-  if (kernel.device == Device::kCpu) return kernel.backward(params);
-  Status checked = CheckGpuTensors(params.sizes, params.execution, tensors);
-  if (!checked.ok()) return checked;
-  const Status grad_out =
-      CheckGpuTensors(params.sizes, params.execution, {{"grad_out", params.grad_out, false}});
-  return grad_out.ok() ? kernel.backward(params) : grad_out;
+  const Status checked = CheckTensors(kernel,
+                                      params,
+                                      kernel.backward_workspace,
+                                      {{"query", params.query, false},
+                                       {"key", params.key, true},
+                                       {"value", params.value, true},
+                                       {"out", params.out, false},
+                                       {"grad_out", params.grad_out, false, true},
+                                       {"grad_query", params.grad_query, false},
+                                       {"grad_key", params.grad_key, true},
+                                       {"grad_value", params.grad_value, true}});
+  return checked.ok() ? kernel.backward(params) : checked;
 }
 
 Status RestrictGpuKernels(const std::string& name) {
