@@ -3,6 +3,7 @@
 
 #include "kernels/ptx/cp_async.h"
 #include "kernels/ptx/tma.h"
+#include "kernels/ptx/warpgroup.h"
 
 #include <sys/mman.h>
 
@@ -303,20 +304,7 @@ void Run(dim3 grid, dim3 threads, size_t shared_bytes, const Body& body) {
 
 }  // namespace emulator
 
-void __syncthreads() {
-  emulator::Block* block = emulator::Now().block;
-  emulator::NamedBarrier& barrier = block->named[0];
-  const unsigned generation = barrier.generation;
-  const char* token = reinterpret_cast<const char*>(&barrier) + generation % 2;
-  emulator::Release(token);
-  if (++barrier.arrived == block->alive) {
-    barrier.arrived = 0;
-    ++barrier.generation;
-    emulator::Progress();
-  }
-  while (barrier.generation == generation) emulator::Yield();
-  emulator::Acquire(token);
-}
+void __syncthreads() { flashmask::ptx::NamedBarrierSync(0, emulator::Now().block->alive); }
 
 namespace {
 

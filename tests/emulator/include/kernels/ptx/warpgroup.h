@@ -13,8 +13,13 @@ EMULATOR_QUIET inline bool ElectOne() {
   return emulator::Lane() == 0;
 }
 
+// What is released by arrivals of a generation and acquired by those who wait for it.
+EMULATOR_QUIET inline const void* TokenOf(const emulator::NamedBarrier& barrier, unsigned number) {
+  return reinterpret_cast<const char*>(&barrier) + number % 2;
+}
+
 EMULATOR_QUIET inline bool Arrive(emulator::NamedBarrier& barrier, int threads) {
-  emulator::Release(reinterpret_cast<const char*>(&barrier) + barrier.generation % 2);
+  emulator::Release(TokenOf(barrier, barrier.generation));
   if (++barrier.arrived > threads) emulator::Fail("more threads at a barrier than it counts");
   if (barrier.arrived != threads) return false;
   barrier.arrived = 0;
@@ -29,7 +34,7 @@ EMULATOR_QUIET inline void NamedBarrierSync(int number, int threads) {
   if (!Arrive(barrier, threads)) {
     while (barrier.generation == generation) emulator::Yield();
   }
-  emulator::Acquire(reinterpret_cast<const char*>(&barrier) + generation % 2);
+  emulator::Acquire(TokenOf(barrier, generation));
 }
 
 EMULATOR_QUIET inline void NamedBarrierArrive(int number, int threads) {
