@@ -32,7 +32,7 @@ def test_groups_are_the_shapes_that_have_targets():
 
 
 def test_with_the_matrix_every_head_dim_dtype_and_grouping_is_measured_once():
-    cells = [cell for cell in [*suite.GPU_GROUPS["matrix"], *suite.gpu_cells()]]
+    cells = [*suite.GPU_GROUPS["matrix"], *suite.gpu_cells()]
     shapes = [
         (c.mask, c.head_dim, c.num_heads // c.num_heads_k, c.dtype)
         for c in cells

@@ -35,6 +35,12 @@ def shape_of(words: str) -> tuple[int, ...]:
     return int(kib) * KIB, int(batch), int(heads), int(heads_k or heads), int(head_dim)
 
 
+def shape_in(row: dict[str, str]) -> tuple[int, ...]:
+    """Return the same numbers of a row."""
+    names = ("seqlen", "batch", "num_heads", "num_heads_k", "head_dim")
+    return tuple(int(row[name]) for name in names)
+
+
 def latest() -> dict[tuple[object, ...], dict[str, str]]:
     """Return the last right row of each shape, mask, provider and direction in bfloat16.
 
@@ -46,17 +52,10 @@ def latest() -> dict[tuple[object, ...], dict[str, str]]:
     runs = {row["date"] for row in rows if row["provider"] == "ours"}
     for in_turns in (False, True):
         for row in rows:
-            shape = tuple(
-                int(row[name])
-                for name in ("seqlen", "batch", "num_heads", "num_heads_k", "head_dim")
-            )
-            right = (row["device"], row["dtype"], row["status"]) == (
-                "NVIDIA H200",
-                "bfloat16",
-                "ok",
-            )
+            place = (row["device"], row["dtype"], row["status"])
+            right = place == ("NVIDIA H200", "bfloat16", "ok")
             if right and (row["date"] in runs or not in_turns):
-                found[shape, row["mask"], row["provider"], row["direction"]] = row
+                found[shape_in(row), row["mask"], row["provider"], row["direction"]] = row
     return found
 
 
@@ -131,10 +130,8 @@ def shown() -> list[dict[str, str]]:
 
 def test_rivals_took_turns_with_ours():
     for row in shown():
-        shape = tuple(
-            int(row[name]) for name in ("seqlen", "batch", "num_heads", "num_heads_k", "head_dim")
-        )
-        assert row["date"] == LATEST[shape, row["mask"], "ours", row["direction"]]["date"]
+        ours = LATEST[shape_in(row), row["mask"], "ours", row["direction"]]
+        assert row["date"] == ours["date"]
 
 
 def test_rows_of_other_runs_are_refused():
