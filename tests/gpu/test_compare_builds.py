@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections import defaultdict
+from types import SimpleNamespace
 
 import compare_builds
 import pytest
@@ -23,6 +25,16 @@ def test_a_build_agrees_with_itself(tmp_path, capsys):
         [mask, build] for mask in ("causal", "sliding_window") for build in ("one", "two")
     ]
     assert all(float(rate) > 0 for row in rows for rate in row[2:])
+
+
+def test_kernels_are_those_that_were_named(monkeypatch):
+    named = []
+    build = SimpleNamespace(use_kernels=named.append)
+    monkeypatch.setattr(compare_builds, "load", lambda path: build)
+    monkeypatch.setattr(compare_builds, "prepare", lambda *_: {})
+    monkeypatch.setattr(compare_builds, "measure", lambda *_: defaultdict(float))
+    assert compare_builds.main(["one.so", *SMALL, "--kernels", "sm80"]) == 0
+    assert named == ["sm80"]
 
 
 @pytest.mark.parametrize(

@@ -110,6 +110,21 @@ def test_on_a_gpu_the_order_changes_and_calls_before_a_turn_are_not_timed():
     assert [len(one.timings[FORWARD]) for one in three] == [60] * 3
 
 
+def test_a_pause_comes_before_each_turn(fakes, monkeypatch):
+    log = []
+    monkeypatch.setattr(driver.time, "sleep", lambda seconds: log.append(("pause", seconds)))
+    shape = cell(providers=("ours",), seqlen=65, directions=(FORWARD,))
+    effort = driver.Effort(3, 60.0, pause=0.5)
+    driver.run_cell(shape, lambda name, _: InProcess(fakes[name], log), effort, ORIGIN)
+    assert log[-7:] == [("pause", 0.5), ("First", "time", FORWARD)] * 3 + [("First", "close", None)]
+
+
+def test_a_pause_is_not_negative(capsys):
+    with pytest.raises(SystemExit):
+        options.parse(["--pause", "-1"], "")
+    assert "--pause must not be negative; got -1" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("seconds", "count"), [(1.0, 1), (0.0201, 1), (0.01, 2), (1e-6, 50), (0.0, 50)]
 )

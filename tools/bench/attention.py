@@ -57,7 +57,7 @@ def main(arguments: list[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else arguments
     command = shlex.join(["python", "tools/bench/attention.py", *measured(given)])
     origin = results.source(command, options.commit)
-    effort = Effort(options.turns, options.seconds)
+    effort = Effort(options.turns, options.seconds, options.pause)
     begin = time.monotonic()
     warming.report(cells, options.warm, options.budget)
     rows: list[results.Row] = []

@@ -39,6 +39,7 @@ WAYS = (FORWARD, BACKWARD)
 DETERMINISTIC = "deterministic backward"
 BITS = {"bfloat16": 8, "float16": 11}  # of a number, with the one that is not stored
 ROUNDINGS_APART = 4
+KERNELS = ("auto", "sm80", "sm90a")
 Calls = dict[tuple[str, str], Callable[[], Any]]  # by build and way
 
 
@@ -51,6 +52,8 @@ def main(arguments: list[str] | None = None) -> int:
         print("compare_builds.py: ERROR: it needs a GPU that PyTorch finds", file=sys.stderr)
         return 2
     builds = {path.stem: load(path) for path in options.builds}
+    for build in builds.values():
+        build.use_kernels(options.kernels)
     meter = TorchMeter()
     print(row(["mask", "build", *options.ways]), row(["---"] * (2 + len(options.ways))), sep="\n")
     all_agree = True
@@ -82,6 +85,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=0.2, help="of a run, default: 0.2")
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS), help="default: both")
     parser.add_argument("--deterministic", action="store_true", help="that backward too")
+    parser.add_argument("--kernels", choices=KERNELS, default="auto", help="default: the best")
     options = parser.parse_args(arguments)
     names = [path.stem for path in options.builds]  # in the table
     if len(set(names)) < len(names):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import tempfile
+import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -43,10 +44,14 @@ StartWorker = Callable[[str, Cell], Asked]
 
 @dataclass(frozen=True)
 class Effort:
-    """Turns of every provider and direction, fewer (see LEAST_TURNS) if they exceed the seconds."""
+    """Turns of every provider and direction, fewer (see LEAST_TURNS) if they exceed the seconds.
+
+    A pause, in seconds, comes before each turn.
+    """
 
     turns: int = 7
     seconds: float = SECONDS["cpu"]
+    pause: float = 0.0
 
 
 @dataclass
@@ -166,6 +171,7 @@ def _time_in_turns(
             if (turn + 1) * share // most == turn * share // most:
                 continue
             untimed = calls_in_a_row(one.seconds[direction]) if device == "gpu" else 0
+            time.sleep(effort.pause)
             answer = one.ask(do="time", direction=direction, count=count, untimed=untimed)
             if answer is not None:
                 found = [Timing(*timing) for timing in answer["timings"]]

@@ -97,6 +97,13 @@ def _add_effort(parser: argparse.ArgumentParser) -> None:
         + ", ".join(f"{count:g} on a {device}" for device, count in SECONDS.items()),
     )
     effort.add_argument(
+        "--pause",
+        type=float,
+        default=Effort.pause,
+        metavar="SECONDS",
+        help="before each turn, so that every provider finds a card that has rested; default: 0",
+    )
+    effort.add_argument(
         "--budget",
         type=float,
         metavar="SECONDS",
@@ -135,6 +142,8 @@ def _refuse_wrong(parser: argparse.ArgumentParser, options: argparse.Namespace) 
     """End with an error if options do not go together."""
     if options.group and (options.device != "gpu" or _has_shape(options)):
         parser.error("--group must come with --device gpu and without a shape")
+    if options.pause < 0:
+        parser.error(f"--pause must not be negative; got {options.pause:g}")
     known = ON_DEVICE[options.device] + OPTIONAL[options.device]
     for name in [*(options.providers or ()), *options.exclude]:
         if name not in known:
