@@ -1,6 +1,7 @@
-// One warp per query row; see output_dot.h.
+// See output_dot.h.
 
 #include "kernels/common/cuda_check.h"
+#include "kernels/common/device_math.cuh"
 #include "kernels/common/output_dot.h"
 #include "kernels/common/scale.h"
 
@@ -12,9 +13,8 @@
 namespace flashmask {
 namespace {
 
-constexpr int kWarp = 32;
 constexpr int kThreads = 256;
-constexpr int kWarpsPerBlock = kThreads / kWarp;
+constexpr int kBlockRows = 64;
 constexpr int kChunk = 8;  // elements of a 16-byte load
 
 struct Arguments {
@@ -23,7 +23,8 @@ struct Arguments {
   const float* softmax_lse;
   const float* grad_softmax_lse;  // null: zero
   RowTerms terms;
-  int64_t num_rows;  // over batch and heads, padded
+  uint32_t blocks_per_head;
+  uint32_t num_heads_total;  // over the batch
   int32_t seqlen_q;
   int32_t num_heads;
   int32_t head_dim;
@@ -31,58 +32,91 @@ struct Arguments {
   int64_t num_cleared;
 };
 
-__device__ __forceinline__ float ToFloat(__nv_bfloat16 value) { return __bfloat162float(value); }
-__device__ __forceinline__ float ToFloat(__half value) { return __half2float(value); }
-
+// The sum of products of eight pairs.
 template <typename Element>
-__device__ __forceinline__ float Dot(const Element* a, const Element* b, int head_dim, int lane) {
+__device__ __forceinline__ float Dot(const uint4& left, const uint4& right) {
+  const uint32_t a[4] = {left.x, left.y, left.z, left.w};
+  const uint32_t b[4] = {right.x, right.y, right.z, right.w};
   float sum = 0.0f;
-  for (int d = lane * kChunk; d < head_dim; d += kWarp * kChunk) {
-    const uint4 left = *reinterpret_cast<const uint4*>(a + d);
-    const uint4 right = *reinterpret_cast<const uint4*>(b + d);
-    const Element* x = reinterpret_cast<const Element*>(&left);
-    const Element* y = reinterpret_cast<const Element*>(&right);
 #pragma unroll
-    for (int i = 0; i < kChunk; ++i) sum = fmaf(ToFloat(x[i]), ToFloat(y[i]), sum);
+  for (int i = 0; i < 4; ++i) {
+    const float2 x = Unpack<Element>(a[i]);
+    const float2 y = Unpack<Element>(b[i]);
+    sum = fmaf(x.x, y.x, fmaf(x.y, y.y, sum));
   }
-#pragma unroll
-  for (int step = kWarp / 2; step > 0; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
   return sum;
 }
 
-template <typename Element>
-__global__ void __launch_bounds__(kThreads) RowTermsKernel(const Arguments args) {
-  const int64_t row_of_all =
-      static_cast<int64_t>(blockIdx.x) * kWarpsPerBlock + threadIdx.x / kWarp;
-  const int lane = threadIdx.x % kWarp;
-  for (int64_t i = row_of_all * kWarp + lane; i < args.num_cleared;
-       i += int64_t{gridDim.x} * kThreads) {
+// This block's share of what is cleared.
+__device__ __forceinline__ void Clear(const Arguments& args) {
+  const int64_t share = (args.num_cleared + gridDim.x - 1) / gridDim.x;
+  const int64_t begin = share * blockIdx.x;
+  const int64_t end = min(begin + share, args.num_cleared);
+#pragma unroll 4
+  for (int64_t i = begin + threadIdx.x; i < end; i += kThreads) {
     args.cleared[i] = make_uint4(0, 0, 0, 0);
   }
-  if (row_of_all >= args.num_rows) return;
-  const int64_t row = row_of_all % args.terms.padded_rows;
-  const int64_t head_of_all = row_of_all / args.terms.padded_rows;
-  const int64_t batch = head_of_all / args.num_heads;
-  const int64_t head = head_of_all % args.num_heads;
-  float lse = INFINITY;
-  float delta = 0.0f;
-  if (row < args.seqlen_q) {
-    const int64_t index = head_of_all * args.seqlen_q + row;
-    const float natural = args.softmax_lse[index];
-    lse = natural == -INFINITY ? INFINITY : natural * kLog2E;
-    if (args.grad_out.data != nullptr) {
-      const auto at = [&](const TensorView& view) {
-        return static_cast<const Element*>(view.data) + batch * view.batch_stride +
-               row * view.row_stride + head * view.head_stride;
-      };
-      delta = Dot(at(args.out), at(args.grad_out), args.head_dim, lane);
+}
+
+// A block per kBlockRows rows of a head; so many threads share a row. All loads are under way
+// before anything waits for one.
+template <typename Element, int kRowThreads>
+__global__ void __launch_bounds__(kThreads) RowTermsKernel(const Arguments args) {
+  constexpr int kPassRows = kThreads / kRowThreads;
+  constexpr int kPasses = kBlockRows / kPassRows;
+  const uint32_t head_of_all = blockIdx.x / args.blocks_per_head;
+  const int64_t first_row = int64_t{blockIdx.x % args.blocks_per_head} * kBlockRows +
+                            static_cast<int>(threadIdx.x) / kRowThreads;
+  const int column = static_cast<int>(threadIdx.x) % kRowThreads * kChunk;
+  const bool is_given =
+      head_of_all < args.num_heads_total && args.grad_out.data != nullptr && column < args.head_dim;
+  const auto start = [&](const TensorView& view) {
+    return static_cast<const Element*>(view.data) +
+           head_of_all / args.num_heads * view.batch_stride +
+           head_of_all % args.num_heads * view.head_stride + column;
+  };
+  uint4 out[kPasses];
+  uint4 grad_out[kPasses];
+#pragma unroll
+  for (int i = 0; i < kPasses; ++i) {
+    const int64_t row = first_row + i * kPassRows;
+    out[i] = make_uint4(0, 0, 0, 0);
+    grad_out[i] = out[i];
+    if (is_given && row < args.seqlen_q) {
+      out[i] = __ldcs(  // nobody else reads it
+          reinterpret_cast<const uint4*>(start(args.out) + row * args.out.row_stride));
+      grad_out[i] =
+          *reinterpret_cast<const uint4*>(start(args.grad_out) + row * args.grad_out.row_stride);
     }
-    if (args.grad_softmax_lse != nullptr) delta -= args.grad_softmax_lse[index];
   }
-  if (lane == 0) {
-    args.terms.lse_log2[row_of_all] = lse;
-    args.terms.delta[row_of_all] = delta;
+  Clear(args);
+  if (head_of_all >= args.num_heads_total) return;
+#pragma unroll
+  for (int i = 0; i < kPasses; ++i) {
+    float delta = Dot<Element>(out[i], grad_out[i]);
+#pragma unroll
+    for (int lanes = kRowThreads / 2; lanes > 0; lanes /= 2) {
+      delta += __shfl_xor_sync(0xffffffffu, delta, lanes);
+    }
+    const int64_t row = first_row + i * kPassRows;
+    if (column != 0 || row >= args.terms.padded_rows) continue;
+    const int64_t index = int64_t{head_of_all} * args.seqlen_q + row;
+    const bool inside = row < args.seqlen_q;
+    const float natural = inside ? args.softmax_lse[index] : -INFINITY;
+    const float less =
+        inside && args.grad_softmax_lse != nullptr ? args.grad_softmax_lse[index] : 0.0f;
+    const int64_t to = int64_t{head_of_all} * args.terms.padded_rows + row;
+    args.terms.lse_log2[to] = natural == -INFINITY ? INFINITY : natural * kLog2E;
+    args.terms.delta[to] = delta - less;
   }
+}
+
+template <typename Element>
+void Launch(const Arguments& args, unsigned blocks, cudaStream_t stream) {
+  const auto kernel = args.head_dim <= 8 * kChunk    ? RowTermsKernel<Element, 8>
+                      : args.head_dim <= 16 * kChunk ? RowTermsKernel<Element, 16>
+                                                     : RowTermsKernel<Element, 32>;
+  kernel<<<blocks, kThreads, 0, stream>>>(args);
 }
 
 }  // namespace
@@ -99,19 +133,22 @@ Status ComputeRowTerms(const BackwardParams& params,
   args.softmax_lse = params.softmax_lse;
   args.grad_softmax_lse = params.grad_softmax_lse;
   args.terms = terms;
-  args.num_rows = sizes.batch * sizes.num_heads * terms.padded_rows;
+  const int64_t heads = sizes.batch * sizes.num_heads;
+  const int64_t blocks_per_head = (terms.padded_rows + kBlockRows - 1) / kBlockRows;
+  args.blocks_per_head = static_cast<uint32_t>(std::max<int64_t>(1, blocks_per_head));
+  args.num_heads_total = static_cast<uint32_t>(blocks_per_head > 0 ? heads : 0);
   args.seqlen_q = static_cast<int32_t>(sizes.seqlen_q);
   args.num_heads = static_cast<int32_t>(sizes.num_heads);
   args.head_dim = static_cast<int32_t>(sizes.head_dim);
   args.cleared = static_cast<uint4*>(cleared);
   args.num_cleared = static_cast<int64_t>(cleared_bytes / sizeof(uint4));
-  if (args.num_rows == 0 && args.num_cleared == 0) return Status::Ok();
-  const auto blocks =
-      std::max(1u, static_cast<unsigned>((args.num_rows + kWarpsPerBlock - 1) / kWarpsPerBlock));
+  const int64_t blocks = heads * blocks_per_head;
+  if (blocks == 0 && args.num_cleared == 0) return Status::Ok();
+  const auto launched = static_cast<unsigned>(std::max<int64_t>(1, blocks));
   if (params.dtype == DataType::kFloat16) {
-    RowTermsKernel<__half><<<blocks, kThreads, 0, stream>>>(args);
+    Launch<__half>(args, launched, stream);
   } else {
-    RowTermsKernel<__nv_bfloat16><<<blocks, kThreads, 0, stream>>>(args);
+    Launch<__nv_bfloat16>(args, launched, stream);
   }
   return CudaStatus(cudaGetLastError(), "launch of RowTermsKernel");
 }

@@ -29,25 +29,6 @@ __device__ __forceinline__ void TmaLoad4d(uint32_t shared,
       : "memory");
 }
 
-// A box of shared memory to (column, head, row, batch) of the tensor of `map`; what lies outside of
-// the tensor is dropped.
-__device__ __forceinline__ void TmaStore4d(const CUtensorMap* map,
-                                           uint32_t shared,
-                                           int32_t column,
-                                           int32_t head,
-                                           int32_t row,
-                                           int32_t batch) {
-  asm volatile(
-      "cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%1, %2, %3, %4}], [%5];\n" ::"l"(
-          map),
-      "r"(column),
-      "r"(head),
-      "r"(row),
-      "r"(batch),
-      "r"(shared)
-      : "memory");
-}
-
 // `bytes` (a multiple of 16, as are both addresses) to shared memory; completes on `barrier`.
 __device__ __forceinline__ void BulkLoad(uint32_t shared,
                                          const void* global,
@@ -60,6 +41,14 @@ __device__ __forceinline__ void BulkLoad(uint32_t shared,
       "r"(bytes),
       "r"(barrier)
       : "memory");
+}
+
+// `bytes` from shared to global memory.
+__device__ __forceinline__ void BulkStore(void* global, uint32_t shared, uint32_t bytes) {
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\n" ::"l"(global),
+               "r"(shared),
+               "r"(bytes)
+               : "memory");
 }
 
 // Adds `bytes` of floats from shared to global memory.

@@ -19,4 +19,9 @@ __device__ __forceinline__ void StoreRelease(int32_t* word, int32_t value) {
   asm volatile("st.release.gpu.global.s32 [%0], %1;\n" ::"l"(word), "r"(value) : "memory");
 }
 
+// The same of an addition.
+__device__ __forceinline__ void AddRelease(int32_t* word, int32_t value) {
+  asm volatile("red.release.gpu.global.add.s32 [%0], %1;\n" ::"l"(word), "r"(value) : "memory");
+}
+
 }  // namespace flashmask::ptx

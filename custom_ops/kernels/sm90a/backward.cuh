@@ -6,14 +6,14 @@
 // and 128, 128 at 64) of all query heads of the group, keeps grad_key and grad_value of its keys in
 // registers, and adds each step's share of grad_query to a float buffer in global memory. Blocks
 // are as many as multiprocessors and fetch items from a counter: heads section by section, so that
-// the buffer's part at work stays in the L2, and in a section the longest key blocks first, or by
-// place: for groups of heads, and where the sums of grad_query have an order. Who gets which item
-// changes no other bits.
+// the buffer's part at work stays in the L2, where blocks clear the next section's part; in a
+// section the longest key blocks first, or by place: for groups of heads, and where the sums of
+// grad_query have an order. Who gets which item changes no other bits.
 //
 // Roles, by warpgroup:
 //   0, producer   warp 1 fetches items and lists their live steps, warp 0 has what is listed
-//                 loaded; warps 2 and 3 hand a group's share of grad_query, and in the end its
-//                 grad_key and grad_value, from staging to the copy engine
+//                 loaded; warps 2 and 3 hand a group's share of grad_query from staging to the copy
+//                 engine
 //   1, 2          each owns 64 keys. A step i of rows:
 //                   S^T = K Q^T              issued at the end of step i - 1
 //                   dP^T = V dO^T            under way while
@@ -80,6 +80,11 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
     init(shared->value_full, shared->value_empty, kConsumerArrivals);
     ptx::MbarrierInitFence();
   }
+  constexpr int kZeros = Config::kZeroBytes / sizeof(uint4);
+  for (int i = threadIdx.x; i < kZeros; i += Config::kThreads) {
+    shared->zeros[i] = make_uint4(0, 0, 0, 0);
+  }
+  ptx::FenceProxyAsync();
   __syncthreads();
   const int warp = __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / kWarp, 0);
   constexpr int kFirstReducer = 2;

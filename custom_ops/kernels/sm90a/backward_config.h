@@ -39,6 +39,8 @@ struct BackwardConfig {
   // room, which spares shared memory as many reads.
   static constexpr int kHeldValues = kHeadDim == 128 ? 4 : kHeadDim == 96 ? 6 : 0;
 
+  static constexpr int kZeroBytes = 8 << 10;  // in shared memory, to clear sums with
+
   static_assert(kHeadDim == 64 || kHeadDim == 96 || kHeadDim == 128, "wgmma is written for these");
   static_assert(kGroupKeys == 64, "a wgmma has 64 rows");
   static_assert(kTileFloats == kGroups * kWarpgroup * kGroupSums, "a group sums half of a tile");
@@ -65,18 +67,23 @@ struct BackwardArguments {
   CUtensorMap key;
   CUtensorMap value;
   CUtensorMap grad_out;
-  CUtensorMap grad_key;
-  CUtensorMap grad_value;
   TensorView grad_query;
+  TensorView grad_key;
+  TensorView grad_value;
   RowTerms terms;
   float* grad_query_sum;  // [B, Hq, row steps, kTileFloats], permuted
   int32_t* next_item;     // zero at the start
+  // By section of heads: how many of its tiles of grad_query_sum are clear. Blocks that work on a
+  // section clear the next one; the first is clear at the start. Null: sums have an order, and the
+  // first one is stored.
+  int32_t* cleared;
   SumOrder order;
   MaskPlanView plan;
   int32_t num_items;
   int32_t num_heads_k_total;  // over the batch
   int32_t heads_per_section;  // key heads that are worked on together; not used by ordered sums
   int32_t seqlen_q;
+  int32_t seqlen_k;
   int32_t num_steps;           // of kRows rows
   int32_t grad_out_row_shift;  // 0, or past the last row: zeros
   int32_t head_dim;

@@ -7,6 +7,7 @@
 #include "kernels/ptx/cp_async.h"
 #include "kernels/ptx/mbarrier.h"
 #include "kernels/ptx/memory.h"
+#include "kernels/ptx/not_hoisted.h"
 #include "kernels/ptx/stmatrix.h"
 #include "kernels/ptx/tma.h"
 #include "kernels/ptx/warpgroup.h"
@@ -15,6 +16,7 @@
 #include "kernels/sm90a/backward_mask.cuh"
 #include "kernels/sm90a/backward_shared.cuh"
 #include "kernels/sm90a/products.cuh"
+#include "kernels/sm90a/softmax.cuh"
 #include "kernels/sm90a/warp_arrivals.h"
 
 #include <cuda_runtime.h>
@@ -51,7 +53,7 @@ class BackwardConsumer {
     }
     if (group_ == 0) TakeTurn();  // takes what was passed on last
     WaitForStaging();
-    Post({{}, JobKind::kExit});
+    Post({{}, true});
   }
 
  private:
@@ -144,7 +146,9 @@ class BackwardConsumer {
       if (first) {
         ptx::MbarrierWait(ptx::SharedAddress(&shared_->value_full), parity);
         if constexpr (kHeldValues > 0) {
-          LoadHeld<kHeadDim, kHeldValues, kKeyBlock>(Mine(shared_->value), thread_, held_value);
+          // Its addresses kept over the loop would take registers.
+          const int thread = ptx::NotHoisted(thread_);
+          LoadHeld<kHeadDim, kHeldValues, kKeyBlock>(Mine(shared_->value), thread, held_value);
         }
       }
       ptx::WgmmaDefine(grads);
@@ -211,8 +215,9 @@ class BackwardConsumer {
     }
 
     PassTurn();
-    StageKeySums(grad_value, 1.0f);  // first, as the other group may be behind
-    Post({{}, JobKind::kStoreGradValue});
+    // First, as the other group may be behind.
+    StoreKeySums(args_.grad_value, shared_->items[parity], grad_value, 1.0f);
+    StoreKeySums(args_.grad_key, shared_->items[parity], grad_key, args_.softmax_scale);
     WaitForGradScores(before_);
     ptx::WgmmaDefine(grad_query);
     ptx::WgmmaFence();
@@ -222,8 +227,6 @@ class BackwardConsumer {
     ptx::WgmmaPin(grad_query);
     Arrive(shared_->key_empty);
     HandOutGradQuery(before_.stage, grad_query);
-    StageKeySums(grad_key, args_.softmax_scale);
-    Post({{}, JobKind::kStoreGradKey});
   }
 
   // Scores to weights, masked ones too.
@@ -335,22 +338,20 @@ class BackwardConsumer {
     }
   }
 
-  __device__ __forceinline__ void StageKeySums(const float (&sums)[kKeySums], float factor) const {
-    const int row = Lane() % 16;
-    const uint32_t to = WaitForStaging() + (thread_ / kWarp * 16 + row) * kSwizzleBytes;
+  __device__ __forceinline__ void StoreKeySums(const TensorView& view,
+                                               const ItemInfo& item,
+                                               const float (&sums)[kKeySums],
+                                               float factor) const {
+    Element* to = static_cast<Element*>(view.data) + item.batch * view.batch_stride +
+                  item.head_k * view.head_stride;
 #pragma unroll
-    for (int i = 0; i < kHeadDim / kWgmmaDepth; ++i) {
-      uint32_t cells[4];
-#pragma unroll
-      for (int c = 0; c < 4; ++c) {
-        cells[c] = Pack<Element>(sums[8 * i + 2 * c] * factor, sums[8 * i + 2 * c + 1] * factor);
-      }
-      const int chunk = 2 * i % 8 + Lane() / 16;
-      ptx::StMatrixX4(to + 2 * i / 8 * kGroupBlock + ((chunk ^ row % 8) * 16),
-                      cells[0],
-                      cells[1],
-                      cells[2],
-                      cells[3]);
+    for (int i = 0; i < 2; ++i) {
+      const int32_t key = item.key_begin + group_ * Config::kGroupKeys + FragmentRow() + 8 * i;
+      StoreRow<Element, kHeadDim>(sums,
+                                  i,
+                                  factor,
+                                  to + key * view.row_stride,
+                                  key < args_.seqlen_k ? args_.head_dim : 0);
     }
   }
 
@@ -368,7 +369,7 @@ class BackwardConsumer {
       const float (&grad_query)[Config::kGroupSums]) const {
     Arrive(shared_->grad_scores_empty[slot]);
     StageGradQuery(grad_query);
-    Post({shared_->stored[group_][slot], JobKind::kAddGradQuery});
+    Post({shared_->stored[group_][slot], false});
   }
 
   const BackwardArguments& args_;

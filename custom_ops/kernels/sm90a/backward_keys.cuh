@@ -46,6 +46,7 @@ namespace flashmask::sm90a {
 template <typename Config>
 struct WideKeysShared {
   using Element = typename Config::Element;
+  static constexpr bool kHasSums = false;
   static constexpr int kTile = Config::kKeys * Config::kHeadDim;
   static constexpr int kRowTile = Config::kRows * Config::kHeadDim;
   static constexpr int kWeightQuads = kWideCells / 2 / 4;  // of a thread

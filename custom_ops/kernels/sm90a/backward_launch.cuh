@@ -3,8 +3,9 @@
 // From the params of a call to the launches of the sm90a backward.
 //
 // Workspace: the plan; lse and delta of every row and head; for ordered sums a bit per step of rows
-// and key block of a mask; then, zeroed together, the counter of items and the ordered sums' count
-// of live pairs and places; then the float buffer of grad_query, rows padded to whole steps.
+// and key block of a mask; then, zeroed together, the counter of items, of cleared tiles, and the
+// ordered sums' count of live pairs and places; then the float buffer of grad_query, rows padded to
+// whole steps.
 
 #include "core/params.h"
 #include "core/status.h"
@@ -28,13 +29,18 @@ namespace flashmask::sm90a {
 
 // What of the L2 the sums of grad_query of a section of heads may take: reductions run at 3.9 TB/s
 // inside it and at 1.5 outside, and the rows of query and grad_out take as much again.
+#ifdef FLASHMASK_SECTION_BYTES  // the emulator's, whose sequences are short
+constexpr int64_t kSectionBytes = FLASHMASK_SECTION_BYTES;
+#else
 constexpr int64_t kSectionBytes = int64_t{16} << 20;
+#endif
 
 struct BackwardScratch {
   RowTerms terms;
   uint32_t* live_blocks = nullptr;
   int32_t words = 0;
   int32_t* next_item = nullptr;
+  int32_t* cleared = nullptr;
   unsigned long long* live_pairs = nullptr;
   int32_t* last_added = nullptr;
   float* grad_query_sum = nullptr;
@@ -53,6 +59,13 @@ float HeadsIfDense(const AttentionSizes& sizes, int64_t num_steps, bool ordered)
   const float at_work = ordered && group > 1 ? 0.25f : 1.0f;
   return static_cast<float>(kSectionBytes) /
          (at_work * static_cast<float>(std::max<int64_t>(1, bytes)));
+}
+
+template <typename Config>
+int32_t HeadsPerSection(const AttentionSizes& sizes, int64_t num_steps) {
+  const auto most = static_cast<float>(std::max<int64_t>(1, sizes.batch * sizes.num_heads_k));
+  return static_cast<int32_t>(
+      std::clamp(HeadsIfDense<Config>(sizes, num_steps, false), 1.0f, most));
 }
 
 template <typename Config>
@@ -84,6 +97,10 @@ BackwardScratch LayOutBackward(const BackwardParams& params, void* workspace) {
   if (params.deterministic) {
     scratch.live_pairs = static_cast<unsigned long long*>(take(2));
     scratch.last_added = static_cast<int32_t*>(take(heads * scratch.num_steps * Config::kGroups));
+  } else {
+    const int64_t key_heads = sizes.batch * sizes.num_heads_k;
+    const int32_t at_once = HeadsPerSection<Config>(sizes, scratch.num_steps);
+    scratch.cleared = static_cast<int32_t*>(take((key_heads + at_once - 1) / at_once));
   }
   scratch.zeroed_bytes = used - zeroed_from;
   scratch.grad_query_sum =
@@ -110,7 +127,6 @@ inline Status MakeBackwardMap(const BackwardParams& params,
                        map);
 }
 
-// Of what is loaded.
 template <typename Config>
 Status MakeInputMaps(const BackwardParams& params, BackwardArguments* args) {
   // Without a gradient of the output its rows are read past the end of the query's: zeros.
@@ -128,17 +144,6 @@ Status MakeInputMaps(const BackwardParams& params, BackwardArguments* args) {
   return Status::Ok();
 }
 
-// Of what the copy engine stores.
-template <typename Config>
-Status MakeOutputMaps(const BackwardParams& params, BackwardArguments* args) {
-  constexpr int kRows = Config::kGroupKeys;
-  const Status made[] = {
-      MakeBackwardMap(params, params.grad_key, "grad_key", true, kRows, &args->grad_key),
-      MakeBackwardMap(params, params.grad_value, "grad_value", true, kRows, &args->grad_value),
-  };
-  return made[0].ok() ? made[1] : made[0];
-}
-
 template <typename Config>
 void FillBackwardArguments(const BackwardParams& params,
                            const MaskPlanView& plan,
@@ -149,9 +154,12 @@ void FillBackwardArguments(const BackwardParams& params,
   const int64_t key_heads = sizes.batch * sizes.num_heads_k;
   const float heads_if_dense = HeadsIfDense<Config>(sizes, scratch.num_steps, params.deterministic);
   args->grad_query = params.grad_query;
+  args->grad_key = params.grad_key;
+  args->grad_value = params.grad_value;
   args->terms = scratch.terms;
   args->grad_query_sum = scratch.grad_query_sum;
   args->next_item = scratch.next_item;
+  args->cleared = scratch.cleared;
   args->order = {scratch.live_blocks,
                  scratch.last_added,
                  scratch.words,
@@ -161,9 +169,9 @@ void FillBackwardArguments(const BackwardParams& params,
   args->num_items =
       static_cast<int32_t>(key_heads * plan.num_key_blocks * (kPlanKeyBlock / Config::kKeys));
   args->num_heads_k_total = static_cast<int32_t>(key_heads);
-  args->heads_per_section = static_cast<int32_t>(
-      std::clamp(heads_if_dense, 1.0f, static_cast<float>(std::max<int64_t>(1, key_heads))));
+  args->heads_per_section = HeadsPerSection<Config>(sizes, scratch.num_steps);
   args->seqlen_q = static_cast<int32_t>(sizes.seqlen_q);
+  args->seqlen_k = static_cast<int32_t>(sizes.seqlen_k);
   args->num_steps = static_cast<int32_t>(scratch.num_steps);
   args->grad_out_row_shift =
       params.grad_out.data != nullptr ? 0 : static_cast<int32_t>(scratch.terms.padded_rows);
@@ -189,17 +197,19 @@ Status LaunchBackwardKernel(const BackwardParams& params,
   const auto stream = static_cast<cudaStream_t>(params.execution.stream);
   const Status inputs_mapped = MakeInputMaps<Config>(params, args);
   if (!inputs_mapped.ok()) return inputs_mapped;
-  const Status outputs_mapped = MakeOutputMaps<Config>(params, args);
-  if (!outputs_mapped.ok()) return outputs_mapped;
   const ClearedBytes cleared{scratch.next_item, scratch.zeroed_bytes};
   const PlanOrders orders = params.deterministic ? PlanOrders::kKeyPlaces : PlanOrders::kKeyBlocks;
   const Status built =
       BuildMaskPlan(params.sizes, params.mask, args->plan, orders, stream, cleared);
   if (!built.ok()) return built;
-  const RowInputs inputs{params.out, params.grad_out, params.softmax_lse, params.grad_softmax_lse};
-  const int64_t tiles = params.sizes.batch * params.sizes.num_heads * scratch.num_steps;
-  PrepareRows<Config><<<static_cast<unsigned>(tiles), kSmallThreads, 0, stream>>>(*args, inputs);
-  FLASHMASK_RETURN_IF_CUDA_FAILS(cudaGetLastError());
+  // Of the sums the first section of heads; see BackwardArguments::cleared.
+  const int64_t first_heads = std::min(args->heads_per_section, args->num_heads_k_total);
+  const int64_t first_tiles = first_heads * args->heads_per_key * scratch.num_steps;
+  const size_t first_bytes =
+      params.deterministic ? 0 : first_tiles * Config::kTileFloats * sizeof(float);
+  const Status terms =
+      ComputeRowTerms(params, scratch.terms, stream, scratch.grad_query_sum, first_bytes);
+  if (!terms.ok()) return terms;
   if (params.deterministic) {
     const int64_t words = int64_t{args->plan.num_masks} * scratch.num_steps * scratch.words;
     const int32_t masks_of_group = std::max(1, args->heads_per_key / args->heads_per_mask);

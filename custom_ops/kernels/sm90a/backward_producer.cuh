@@ -18,6 +18,13 @@
 
 namespace flashmask::sm90a {
 
+// Of grad_query_sum; section 0 is the first.
+__device__ __forceinline__ int32_t TilesOfSection(const BackwardArguments& args, int32_t section) {
+  const int32_t first = section * args.heads_per_section;
+  const int32_t heads = min(args.heads_per_section, args.num_heads_k_total - first);
+  return heads * args.heads_per_key * args.num_steps;
+}
+
 // Warp 1 of the producer: fetches items, finds their live steps, and lists them for the loader.
 template <typename Config, typename Shared = BackwardShared<Config>>
 class BackwardScheduler {
@@ -37,6 +44,7 @@ class BackwardScheduler {
       item = __shfl_sync(kAllLanes, item, 0);
       if (item >= args_.num_items) break;
       Decode(item);
+      if constexpr (Shared::kHasSums) ClearAhead(item);
       ListSteps();
     }
     key_begin_ = kNoMoreItems;
@@ -87,6 +95,34 @@ class BackwardScheduler {
       block = args_.plan.key_order[entry] * kParts + rank_ % kParts;
     }
     key_begin_ = block * Config::kKeys;
+  }
+
+  // This item's share of the sums of the next section of heads. All items of a section are fetched
+  // before any of the next, so whoever waits for them waits for this alone.
+  __device__ __forceinline__ void ClearAhead(int32_t item) {
+    if (args_.cleared != nullptr && lane_ == 0) {
+      const int32_t section_items = heads_per_section_ * args_.plan.num_key_blocks;
+      const int32_t next = item / section_items + 1;
+      const int32_t first_head = next * heads_per_section_;
+      if (first_head < args_.num_heads_k_total) {
+        const int32_t tiles = TilesOfSection(args_, next);
+        const int32_t share = (tiles + section_items - 1) / section_items;
+        const int32_t begin = item % section_items * share;
+        const int32_t count = max(0, min(share, tiles - begin));
+        const int32_t first_tile = first_head * args_.heads_per_key * args_.num_steps + begin;
+        constexpr int kFloats = Config::kZeroBytes / sizeof(float);
+        constexpr int kCopies = Config::kTileFloats / kFloats;
+        float* at = args_.grad_query_sum + int64_t{first_tile} * Config::kTileFloats;
+        for (int32_t left = count * kCopies; left > 0; --left, at += kFloats) {
+          ptx::BulkStore(at, ptx::SharedAddress(shared_->zeros), Config::kZeroBytes);
+        }
+        ptx::BulkCommit();
+        ptx::BulkWait<0>();
+        ptx::FenceProxyGlobal();
+        ptx::AddRelease(args_.cleared + next, count);
+      }
+    }
+    __syncwarp();
   }
 
   // Rows from the last to the first: the blocks at work, of one group, then are at the same rows,
@@ -158,8 +194,8 @@ class BackwardScheduler {
       entry.step = {(batch_ * args_.num_heads + head) * args_.num_steps + step,
                     step * kRows,
                     mask * args_.num_steps + step,
-                    flags};
-      entry.item = {key_begin_, head_k_, batch_, rank_};
+                    flags | static_cast<uint32_t>(rank_) << kRankShift};
+      entry.item = {key_begin_, head_k_, batch_};
       entry.head = head;
       entry.mask = mask;
       ptx::MbarrierArrive(ptx::SharedAddress(&shared_->entry_full[place_.stage]));
@@ -344,16 +380,12 @@ class BackwardReducer {
       ptx::NamedBarrierArrive(kStagingFree + group_, kStagingThreads);
       ptx::NamedBarrierSync(kStagingFull + group_, kStagingThreads);
       const Job& job = shared_->jobs[group_];
-      const ItemInfo& item = shared_->items[item_parity_];
-      if (job.kind == JobKind::kExit) break;
-      if (job.kind != JobKind::kAddGradQuery) {
-        if (lane_ == 0) StoreKeys(job.kind, item);
-        __syncwarp();  // the parity may be kept in a register that the warp shares
-        if (job.kind == JobKind::kStoreGradKey) item_parity_ ^= 1;  // the item's last job
-      } else if (args_.order.live_blocks == nullptr) {
-        if (lane_ == 0) AddGradQuery(job.step.tile);
-      } else {
-        AddInOrder(job.step, item.rank);
+      if (job.is_exit) break;
+      if (args_.cleared == nullptr) {
+        AddInOrder(job.step);
+      } else if (lane_ == 0) {
+        AwaitCleared(job.step.tile);
+        AddGradQuery<false>(job.step.tile);
       }
       __syncwarp();
     }
@@ -363,24 +395,45 @@ class BackwardReducer {
  private:
   static constexpr uint32_t kStagingBytes = Config::kTileFloats / Config::kGroups * sizeof(float);
 
+  // Until the sums of the tile's section of heads are clear.
+  __device__ __forceinline__ void AwaitCleared(int32_t tile) {
+    const int32_t section =
+        tile / (args_.heads_per_section * args_.heads_per_key * args_.num_steps);
+    if (section == clear_section_) return;
+    clear_section_ = section;
+    while (ptx::LoadAcquire(args_.cleared + section) != TilesOfSection(args_, section)) {
+    }
+    ptx::FenceProxyGlobal();
+  }
+
+  template <bool kIsFirst>
   __device__ __forceinline__ void AddGradQuery(int32_t tile) {
     float* sum = args_.grad_query_sum + int64_t{tile} * Config::kTileFloats +
                  group_ * (Config::kTileFloats / Config::kGroups);
-    ptx::BulkReduceAdd(sum, staging_, kStagingBytes);
+    if constexpr (kIsFirst) {
+      ptx::BulkStore(sum, staging_, kStagingBytes);
+    } else {
+      ptx::BulkReduceAdd(sum, staging_, kStagingBytes);
+    }
     ptx::BulkCommit();
     ptx::BulkWaitRead<0>();
   }
 
-  // Adds after the live key block before this one, and tells the next.
-  __device__ __forceinline__ void AddInOrder(const StepInfo& step, int32_t rank) {
+  // Adds after the live key block before this one, and tells the next. The first one stores.
+  __device__ __forceinline__ void AddInOrder(const StepInfo& step) {
     if ((step.flags & kDeadStep) != 0) return;
+    const auto rank = static_cast<int32_t>(step.flags >> kRankShift);
     const int32_t before = LiveRankBefore(step.mask_step, rank);
     if (lane_ != 0) return;
     int32_t* last_added = args_.order.last_added + int64_t{step.tile} * Config::kGroups + group_;
     while (ptx::LoadAcquire(last_added) != before + 1) {
     }
     ptx::FenceProxyGlobal();
-    AddGradQuery(step.tile);
+    if (before < 0) {
+      AddGradQuery<true>(step.tile);
+    } else {
+      AddGradQuery<false>(step.tile);
+    }
     ptx::BulkWait<0>();
     ptx::FenceProxyGlobal();
     ptx::StoreRelease(last_added, rank + 1);
@@ -404,28 +457,12 @@ class BackwardReducer {
     return -1;
   }
 
-  __device__ __forceinline__ void StoreKeys(JobKind kind, const ItemInfo& item) {
-    const CUtensorMap* map = kind == JobKind::kStoreGradKey ? &args_.grad_key : &args_.grad_value;
-    constexpr uint32_t kBoxBytes = Config::kGroupKeys * kSwizzleColumns * 2;
-#pragma unroll
-    for (int box = 0; box < Config::kBoxes; ++box) {
-      ptx::TmaStore4d(map,
-                      staging_ + box * kBoxBytes,
-                      box * kSwizzleColumns,
-                      item.head_k,
-                      item.key_begin + group_ * Config::kGroupKeys,
-                      item.batch);
-    }
-    ptx::BulkCommit();
-    ptx::BulkWaitRead<0>();
-  }
-
   const BackwardArguments& args_;
   Shared* shared_;
   int group_;
   int lane_;
   uint32_t staging_;
-  uint32_t item_parity_ = 0;
+  int32_t clear_section_ = 0;
 };
 
 }  // namespace flashmask::sm90a

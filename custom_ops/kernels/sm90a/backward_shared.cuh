@@ -15,7 +15,7 @@ struct alignas(16) StepInfo {
   int32_t tile;  // of grad_query_sum
   int32_t row_begin;
   int32_t mask_step;  // row of SumOrder::live_blocks
-  uint32_t flags;
+  uint32_t flags;     // and, above them, the rank of the key block in the head's order
 };
 
 enum StepFlags : uint32_t {
@@ -24,6 +24,7 @@ enum StepFlags : uint32_t {
   kFirstStep = 8,  // of the item
   kDeadStep = 4,   // of an item without live steps: there to write zeros
 };
+constexpr int kRankShift = 4;  // a head has less than 2^25 key blocks
 
 constexpr int32_t kNoMoreItems = -1;
 
@@ -31,7 +32,6 @@ struct ItemInfo {
   int32_t key_begin;  // or kNoMoreItems
   int32_t head_k;
   int32_t batch;
-  int32_t rank;  // of the key block in the head's order
 };
 
 // A step that is to be loaded.
@@ -43,12 +43,10 @@ struct ListEntry {
 };
 constexpr int kListEntries = 4;
 
-enum class JobKind : int32_t { kAddGradQuery, kStoreGradKey, kStoreGradValue, kExit };
-
-// What a reducer warp is to do with a group's staging.
+// Of what is in a group's staging, for its reducer warp.
 struct alignas(16) Job {
-  StepInfo step;  // of kAddGradQuery
-  JobKind kind;
+  StepInfo step;
+  bool is_exit;  // nothing is, and nothing follows
 };
 
 constexpr int kSlots = 2;  // of dS
@@ -56,6 +54,7 @@ constexpr int kSlots = 2;  // of dS
 template <typename Config>
 struct BackwardShared {
   using Element = typename Config::Element;
+  static constexpr bool kHasSums = true;  // of grad_query, in global memory
   static constexpr int kTile = Config::kKeys * Config::kTileWidth;
   static constexpr int kRowTile = Config::kRows * Config::kTileWidth;
   alignas(1024) Element key[kTile];
@@ -64,6 +63,7 @@ struct BackwardShared {
   alignas(1024) Element grad_out[Config::kGradOutStages][kRowTile];
   alignas(1024) Element grad_scores[kSlots][Config::kKeys * Config::kRows];  // [rows / 64][key][64]
   alignas(1024) float staging[Config::kGroups][kRowTile / Config::kGroups];
+  alignas(128) uint4 zeros[Config::kZeroBytes / sizeof(uint4)];
   alignas(128) int4 bounds[Config::kQueryStages][Config::kKeys];
   alignas(128) float lse_log2[Config::kQueryStages][Config::kRows];
   alignas(128) float delta[Config::kGradOutStages][Config::kRows];

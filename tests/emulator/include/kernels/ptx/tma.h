@@ -115,36 +115,21 @@ inline void TmaLoad4d(uint32_t shared,
   });
 }
 
-inline void TmaStore4d(const CUtensorMap* map,
-                       uint32_t shared,
-                       int32_t column,
-                       int32_t head,
-                       int32_t row,
-                       int32_t batch) {
-  const auto each = [=, map = *map](auto function) {
-    EachChunk(map, shared, {column, head, row, batch}, function);
-  };
-  const auto read = [=] {
-    std::vector<unsigned char> data;
-    each([&](unsigned char*, const unsigned char* from) {
-      data.insert(data.end(), from, from + 16);
-    });
-    return data;
-  };
-  LaterOfGroup(read, [=](const std::vector<unsigned char>& data) {
-    const unsigned char* from = data.data();
-    each([&](unsigned char* to, const unsigned char*) {
-      if (to != nullptr) std::memcpy(to, from, 16);
-      from += 16;
-    });
-  });
-}
-
 inline void BulkLoad(uint32_t shared, const void* global, uint32_t bytes, uint32_t barrier) {
   emulator::Mbarrier* completes = &MbarrierAt(barrier);
   Later([=] {
     std::memcpy(emulator::Shared(shared), global, bytes);
     CompleteBytes(completes, bytes);
+  });
+}
+
+inline void BulkStore(void* global, uint32_t shared, uint32_t bytes) {
+  const auto read = [=] {
+    const unsigned char* from = emulator::Shared(shared);
+    return std::vector<unsigned char>(from, from + bytes);
+  };
+  LaterOfGroup(read, [=](const std::vector<unsigned char>& data) {
+    std::memcpy(global, data.data(), data.size());
   });
 }
 

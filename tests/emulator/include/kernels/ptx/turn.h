@@ -17,4 +17,10 @@ EMULATOR_QUIET inline void StoreRelease(int32_t* word, int32_t value) {
   emulator::Progress();
 }
 
+EMULATOR_QUIET inline void AddRelease(int32_t* word, int32_t value) {
+  emulator::Release(word);
+  *word += value;
+  emulator::Progress();
+}
+
 }  // namespace flashmask::ptx
