@@ -164,9 +164,11 @@ class BackwardBlock {
     const int32_t num_steps = NumSteps();
     for (int32_t g = 0; g < args_.heads_per_key; ++g) {
       const int32_t head = head_k_ * args_.heads_per_key + g;
-      if (g == 0 || args_.heads_per_mask < args_.heads_per_key) LoadBounds(Mask(head));
+      const int32_t mask = Mask(head);
+      const int4 bounds = Bounds(mask);
       for (int32_t begin = 0; begin < num_steps; begin += shared_->live.kChunkTiles) {
-        CollectSteps(Mask(head), begin, num_steps);
+        CollectSteps(mask, begin, num_steps);
+        if (begin == 0 && threadIdx.x < kKeys) shared_->bounds[threadIdx.x] = bounds;
         __syncthreads();
         RunChunk(head, begin);
         __syncthreads();
@@ -174,8 +176,11 @@ class BackwardBlock {
     }
     ptx::CpAsyncWait<0>();
     __syncthreads();
-    Finish(grad_key_, args_.softmax_scale, shared_->key, args_.grad_key);
-    Finish(grad_value_, 1.0f, shared_->value, args_.grad_value);
+    Stage(grad_key_, args_.softmax_scale, shared_->key);
+    Stage(grad_value_, 1.0f, shared_->value);
+    __syncthreads();
+    Store(shared_->key, args_.grad_key);
+    Store(shared_->value, args_.grad_value);
   }
 
  private:
@@ -256,15 +261,13 @@ class BackwardBlock {
     ptx::CpAsyncCommit();
   }
 
-  // Bounds of the block's keys; those past the plan's last range mask every row.
-  __device__ __forceinline__ void LoadBounds(int32_t mask) {
-    __syncthreads();
+  // Of the thread's key of the block; past the plan's last range every row is masked.
+  __device__ __forceinline__ int4 Bounds(int32_t mask) const {
+    static_assert(kKeys <= Config::kThreads, "a thread loads bounds of one key");
     const int32_t planned = args_.plan.num_column_tiles * kPlanColumns;
-    for (int i = threadIdx.x; i < kKeys; i += Config::kThreads) {
-      const int32_t column = KeyBegin() + i;
-      shared_->bounds[i] = column < planned ? args_.plan.bounds[int64_t{mask} * planned + column]
-                                            : make_int4(0, args_.seqlen_q, 0, 0);
-    }
+    const int32_t column = KeyBegin() + static_cast<int32_t>(threadIdx.x);
+    if (column >= planned) return make_int4(0, args_.seqlen_q, 0, 0);
+    return args_.plan.bounds[int64_t{mask} * planned + column];
   }
 
   __device__ __forceinline__ void CollectSteps(int32_t mask, int32_t begin, int32_t num_steps) {
@@ -632,10 +635,7 @@ class BackwardBlock {
     }
   }
 
-  __device__ __forceinline__ void Finish(const KeySums& sums,
-                                         float factor,
-                                         Element* tile,
-                                         const TensorView& view) {
+  __device__ __forceinline__ void Stage(const KeySums& sums, float factor, Element* tile) const {
     const uint32_t base = ptx::SharedAddress(tile);
 #pragma unroll
     for (int r = 0; r < kKeyRowTiles; ++r) {
@@ -652,8 +652,10 @@ class BackwardBlock {
         }
       }
     }
-    __syncthreads();
-    StoreTile<kKeys, kHeadDim, Config::kThreads>(base,
+  }
+
+  __device__ __forceinline__ void Store(const Element* tile, const TensorView& view) const {
+    StoreTile<kKeys, kHeadDim, Config::kThreads>(ptx::SharedAddress(tile),
                                                  Pointer(view, KeyBegin(), head_k_),
                                                  view.row_stride,
                                                  keys_,

@@ -33,20 +33,22 @@ __global__ void __launch_bounds__(Config::kThreads)
   const int64_t head_of_all = blockIdx.x / num_steps;
   const float4* sum = reinterpret_cast<const float4*>(
       args.grad_query_sum + static_cast<int64_t>(blockIdx.x) * (kRows * kHeadDim));
+  // A warp's part, all of it on its way before the first store.
+  constexpr int kQuads = Block::kQueryRowTiles * Block::kQueryColumnTiles;
+  float4 values[kQuads];
 #pragma unroll
-  for (int r = 0; r < Block::kQueryRowTiles; ++r) {
+  for (int i = 0; i < kQuads; ++i) values[i] = __ldcs(sum + (warp * kQuads + i) * 32 + lane);
 #pragma unroll
-    for (int d = 0; d < Block::kQueryColumnTiles; ++d) {
-      const int quad = (warp * Block::kQueryRowTiles + r) * Block::kQueryColumnTiles + d;
-      const float4 value = sum[quad * 32 + lane];
-      const int row = warp % Config::kQueryWarpRows * kWarpRows + r * 16 + lane / 4;
-      const int chunk = Chunks::First(warp / Config::kQueryWarpRows) + Chunks::Step(d);
-      const float scale = args.softmax_scale;
-      ptx::StoreShared(base + TileOffset<kHeadDim>(row, chunk) + lane % 4 * 4,
-                       Pack<Element>(value.x * scale, value.y * scale));
-      ptx::StoreShared(base + TileOffset<kHeadDim>(row + 8, chunk) + lane % 4 * 4,
-                       Pack<Element>(value.z * scale, value.w * scale));
-    }
+  for (int i = 0; i < kQuads; ++i) {
+    const int row =
+        warp % Config::kQueryWarpRows * kWarpRows + i / Block::kQueryColumnTiles * 16 + lane / 4;
+    const int chunk =
+        Chunks::First(warp / Config::kQueryWarpRows) + Chunks::Step(i % Block::kQueryColumnTiles);
+    const float scale = args.softmax_scale;
+    ptx::StoreShared(base + TileOffset<kHeadDim>(row, chunk) + lane % 4 * 4,
+                     Pack<Element>(values[i].x * scale, values[i].y * scale));
+    ptx::StoreShared(base + TileOffset<kHeadDim>(row + 8, chunk) + lane % 4 * 4,
+                     Pack<Element>(values[i].z * scale, values[i].w * scale));
   }
   __syncthreads();
   const TensorView& view = args.grad_query;
