@@ -87,6 +87,31 @@ def test_few_rows_and_columns_match_dense(kernels, lengths, door, rng):
     check(door, kernels, case, rng)
 
 
+@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize(("head_dim", "list_rows"), [(64, 128 * 128), (128, 128 * 64)])
+def test_live_rows_further_apart_than_a_list_match_dense(
+    head_dim, list_rows, deterministic, door, rng
+):
+    # A block of keys of sm80 lists its live steps, 128 or fewer at a time.
+    first, second, rows = (int(x) for x in rng.integers([90, 300, 700], [300, 600, 900]))
+    second, rows = second + list_rows, rows + list_rows
+    columns = np.array([[first, second, second + 70, rows]] * 128 + [[0, rows, 0, 0]] * 2, np.int32)
+    columns[:64, :2] += 40
+    mask = Mask(columns[None, None], causal=False)
+    case = AttentionCase(
+        seqlen_q=rows,
+        seqlen_k=len(columns),
+        num_heads=1,
+        num_heads_k=1,
+        head_dim=head_dim,
+        dtype="bfloat16",
+    )
+    inputs = random_inputs(case, rng)
+    with door.only_kernels("sm80"):
+        found = door.run(inputs, mask, dtype=case.dtype, deterministic=deterministic)
+    assert_right(found, inputs, mask, case.dtype)
+
+
 @pytest.mark.parametrize("grads", ["out", "lse"])
 @pytest.mark.parametrize("scale", [0.0, -0.3])
 @pytest.mark.parametrize("kernels", KERNELS)

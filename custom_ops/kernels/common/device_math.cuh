@@ -1,6 +1,6 @@
 #pragma once
 
-// Numbers of 16 bits in pairs: single instructions.
+// All lanes of a warp; numbers of 16 bits in pairs: single instructions.
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -8,6 +8,8 @@
 #include <cstdint>
 
 namespace flashmask {
+
+constexpr unsigned kAllLanes = 0xffffffffu;
 
 // `low` goes to the lower half.
 template <typename Element>

@@ -1,6 +1,7 @@
 // One warp per mask and row step; see key_turns.h.
 
 #include "kernels/common/cuda_check.h"
+#include "kernels/common/device_math.cuh"
 #include "kernels/common/key_turns.h"
 
 namespace flashmask {
@@ -9,7 +10,6 @@ namespace {
 constexpr int kWarp = 32;
 constexpr int kThreads = 256;
 constexpr int kWarpsPerBlock = kThreads / kWarp;
-constexpr unsigned kAllLanes = 0xffffffffu;
 
 template <int kKeys>
 __global__ void __launch_bounds__(kThreads) LastKeyBlocks(MaskPlanView plan,

@@ -34,6 +34,17 @@ Status FindLastKeyBlocks(const AttentionSizes& sizes,
 
 #if defined(__CUDACC__)
 
+// The one or two ranges of the plan, x and y, that the keys of a block of kKeys lie in.
+template <int kKeys>
+__device__ __forceinline__ int2 RangesOf(int32_t key_block, int32_t num_column_tiles) {
+  static_assert(kKeys == 2 * kPlanColumns || kPlanColumns % kKeys == 0, "one or two ranges");
+  if constexpr (kKeys <= kPlanColumns) {
+    const int32_t tile = key_block / (kPlanColumns / kKeys);
+    return make_int2(tile, tile);
+  }
+  return make_int2(key_block * 2, min(key_block * 2 + 1, num_column_tiles - 1));
+}
+
 // Class of rows [row_begin, row_end) by the keys of a block of kKeys; `ranges` are those of its
 // mask. What is a part of a range takes the class of the whole.
 template <int kKeys>
@@ -42,17 +53,9 @@ __device__ __forceinline__ TileClass ClassifyKeyBlock(const TileRange* ranges,
                                                       int32_t key_block,
                                                       int32_t row_begin,
                                                       int32_t row_end) {
-  static_assert(kKeys == 2 * kPlanColumns || kPlanColumns % kKeys == 0, "one or two ranges");
-  if constexpr (kKeys <= kPlanColumns) {
-    return ClassifyTile(ranges[key_block / (kPlanColumns / kKeys)], row_begin, row_end);
-  }
-  const int32_t tile = key_block * 2;
-  const bool has_second = tile + 1 < num_column_tiles;
-  return ClassifyPair(ranges[tile],
-                      ranges[has_second ? tile + 1 : tile],
-                      has_second,
-                      row_begin,
-                      row_end);
+  const int2 tiles = RangesOf<kKeys>(key_block, num_column_tiles);
+  if constexpr (kKeys <= kPlanColumns) return ClassifyTile(ranges[tiles.x], row_begin, row_end);
+  return ClassifyPair(ranges[tiles.x], ranges[tiles.y], tiles.x != tiles.y, row_begin, row_end);
 }
 
 // What the word of a step holds when it is `key_block`'s turn there; the step is live for it.

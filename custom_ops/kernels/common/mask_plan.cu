@@ -11,6 +11,7 @@
 // The first kernel also clears what those behind the plan count in.
 
 #include "kernels/common/cuda_check.h"
+#include "kernels/common/device_math.cuh"
 #include "kernels/common/mask_plan.h"
 
 #include <algorithm>
@@ -27,7 +28,6 @@ constexpr int kWarpsPerBlock = kThreads / kWarp;
 // is worth more there than a few microseconds on the device.
 constexpr int kShortTiles = 128;
 constexpr unsigned kMostMasks = 65535;  // of a grid's second axis
-constexpr unsigned kAllLanes = 0xffffffffu;
 constexpr size_t kAlignment = 256;
 
 struct PlanShape {

@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(kThreads) RowTermsKernel(const Arguments args)
     float delta = Dot<Element>(out[i], grad_out[i]);
 #pragma unroll
     for (int lanes = kRowThreads / 2; lanes > 0; lanes /= 2) {
-      delta += __shfl_xor_sync(0xffffffffu, delta, lanes);
+      delta += __shfl_xor_sync(kAllLanes, delta, lanes);
     }
     const int64_t row = first_row + i * kPassRows;
     if (column != 0 || row >= args.terms.padded_rows) continue;

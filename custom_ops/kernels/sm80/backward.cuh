@@ -32,7 +32,9 @@
 // that.
 // Source: FlashAttention-2, arXiv 2307.08691, algorithm 2; FlashMask, arXiv 2410.01359.
 
+#include "kernels/common/device_math.cuh"
 #include "kernels/common/key_turns.h"
+#include "kernels/common/live_steps.cuh"
 #include "kernels/common/mask_plan.h"
 #include "kernels/common/output_dot.h"
 #include "kernels/ptx/arithmetic.h"
@@ -161,17 +163,17 @@ class BackwardBlock {
         Clear(grad_value_[r][d]);
       }
     }
-    const int32_t num_steps = NumSteps();
     for (int32_t g = 0; g < args_.heads_per_key; ++g) {
       const int32_t head = head_k_ * args_.heads_per_key + g;
-      const int32_t mask = Mask(head);
-      const int4 bounds = Bounds(mask);
-      for (int32_t begin = 0; begin < num_steps; begin += shared_->live.kChunkTiles) {
-        CollectSteps(mask, begin, num_steps);
-        if (begin == 0 && threadIdx.x < kKeys) shared_->bounds[threadIdx.x] = bounds;
+      int32_t begin = NextLive(Mask(head), 0);
+      while (begin < NumSteps()) {
+        const int4 bounds = Bounds(Mask(head));
+        CollectSteps(Mask(head), begin);
+        if (threadIdx.x < kKeys) shared_->bounds[threadIdx.x] = bounds;
         __syncthreads();
         RunChunk(head, begin);
         __syncthreads();
+        begin = NextLive(Mask(head), begin + shared_->live.kChunkTiles);
       }
     }
     ptx::CpAsyncWait<0>();
@@ -193,7 +195,7 @@ class BackwardBlock {
     return kAddressesInPlace ? ptx::NotHoisted(threadIdx.x) : threadIdx.x;
   }
   static __device__ __forceinline__ int LaneHere() {
-    return kAddressesInPlace ? ptx::NotHoisted(Lane()) : Lane();
+    return kAddressesInPlace ? Lane() : Lane();
   }
   // First row and column of a warp's part of scores, then first row and chunk of grad_query, and of
   // grad_key and grad_value.
@@ -270,7 +272,19 @@ class BackwardBlock {
     return args_.plan.bounds[int64_t{mask} * planned + column];
   }
 
-  __device__ __forceinline__ void CollectSteps(int32_t mask, int32_t begin, int32_t num_steps) {
+  // The first live step from `step` on, or one past the last: lists need not start with dead
+  // ones.
+  __device__ __forceinline__ int32_t NextLive(int32_t mask, int32_t step) const {
+    const int32_t num_tiles = args_.plan.num_column_tiles;
+    const TileRange* ranges = args_.plan.ranges + int64_t{mask} * num_tiles;
+    const int2 tiles = RangesOf<kKeys>(key_block_, num_tiles);
+    LiveSteps<kRows> live;
+    live.Load(ranges[tiles.x], ranges[tiles.y], args_.seqlen_q, NumSteps(), false, Lane());
+    return live.Next(step);
+  }
+
+  __device__ __forceinline__ void CollectSteps(int32_t mask, int32_t begin) {
+    const int32_t num_steps = NumSteps();
     const int32_t num_tiles = args_.plan.num_column_tiles;
     const TileRange* ranges = args_.plan.ranges + int64_t{mask} * num_tiles;
     shared_->live.Collect(begin, num_steps, [&](int step) {
@@ -535,7 +549,7 @@ class BackwardBlock {
     for (int r = 0; r < kScoreRowTiles; ++r) {
       found |= isnan(shared_->terms[0][CellRow(r, 0)]) || isnan(shared_->terms[0][CellRow(r, 1)]);
     }
-    if (!__any_sync(0xffffffffu, found)) return;
+    if (!__any_sync(kAllLanes, found)) return;
     MaskCells(row_begin, 0.0f, weights);
     StoreCells(weights, shared_->weights);
   }

@@ -19,7 +19,6 @@ constexpr int kThreads = kWarps * kWarp;
 constexpr int kMostHeadDim = 256;
 constexpr int kLaneElements = 2;
 constexpr int kParts = kMostHeadDim / (kWarp * kLaneElements);
-constexpr unsigned kAllLanes = 0xffffffffu;
 
 struct Arguments {
   SplitResults parts;

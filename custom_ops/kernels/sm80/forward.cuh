@@ -20,6 +20,7 @@
 // meets no inf - inf: its sum stays 0, and it gets out 0 and lse -inf.
 // Source: FlashAttention-2, arXiv 2307.08691; FlashMask, arXiv 2410.01359.
 
+#include "kernels/common/device_math.cuh"
 #include "kernels/common/mask_plan.h"
 #include "kernels/common/scale.h"
 #include "kernels/common/work_order.cuh"
@@ -303,7 +304,7 @@ class ForwardBlock {
       tile_max[r] = QuadMax(largest);
       rescale |= (tile_max[r] - row_max_[r]) * args_.scale_log2 > kRescaleThreshold;
     }
-    if (__any_sync(0xffffffffu, rescale)) {
+    if (__any_sync(kAllLanes, rescale)) {
 #pragma unroll
       for (int r = 0; r < kRows; ++r) RaiseMax(r, fmaxf(row_max_[r], tile_max[r]));
     }
@@ -474,7 +475,7 @@ class ForwardBlock {
     for (int tile = threadIdx.x; tile < args_.plan.num_column_tiles; tile += Config::kThreads) {
       live += Classify(tile) != TileClass::kSkip;
     }
-    live = __reduce_add_sync(0xffffffffu, live);
+    live = __reduce_add_sync(kAllLanes, live);
     if (Lane() == 0) shared_->live.counts[Warp()] = live;
     __syncthreads();
     live = shared_->live.Count();

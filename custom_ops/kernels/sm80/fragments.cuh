@@ -95,13 +95,13 @@ __device__ __forceinline__ void Negate(float (&sums)[4]) {
 
 // Over the four threads that hold a row.
 __device__ __forceinline__ float QuadMax(float value) {
-  value = fmaxf(value, __shfl_xor_sync(0xffffffffu, value, 1));
-  return fmaxf(value, __shfl_xor_sync(0xffffffffu, value, 2));
+  value = fmaxf(value, __shfl_xor_sync(kAllLanes, value, 1));
+  return fmaxf(value, __shfl_xor_sync(kAllLanes, value, 2));
 }
 
 __device__ __forceinline__ float QuadSum(float value) {
-  value += __shfl_xor_sync(0xffffffffu, value, 1);
-  return value + __shfl_xor_sync(0xffffffffu, value, 2);
+  value += __shfl_xor_sync(kAllLanes, value, 1);
+  return value + __shfl_xor_sync(kAllLanes, value, 2);
 }
 
 // sums += a b over 16 of depth, from row `row` of b on, for a warp's chunks of its columns; `right`

@@ -4,6 +4,7 @@
 // time, so that its size does not depend on the sequence.
 
 #include "core/column_bounds.h"
+#include "kernels/common/device_math.cuh"
 
 #include <cstdint>
 #include <limits>
@@ -34,7 +35,7 @@ struct LiveTiles {
       TileClass tile_class = TileClass::kSkip;
       if (begin + in_chunk < num_tiles) tile_class = classify(begin + in_chunk);
       const bool live = tile_class != TileClass::kSkip;
-      const unsigned live_lanes = __ballot_sync(0xffffffffu, live);
+      const unsigned live_lanes = __ballot_sync(kAllLanes, live);
       if (live) {
         const int place = count + __popc(live_lanes & ((1u << lane) - 1));
         const int entry = 2 * in_chunk + (tile_class == TileClass::kPartial);

@@ -38,6 +38,7 @@
 // The buffer of grad_query is laid out as a group's registers lie: [step][group][quad][thread][4].
 // Sources: FlashAttention-3, arXiv 2407.08608; FlashMask, arXiv 2410.01359.
 
+#include "kernels/common/device_math.cuh"
 #include "kernels/ptx/cp_async.h"
 #include "kernels/ptx/mbarrier.h"
 #include "kernels/ptx/warpgroup.h"

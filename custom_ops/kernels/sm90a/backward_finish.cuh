@@ -7,7 +7,6 @@
 #include "kernels/common/mask_plan.h"
 #include "kernels/common/scale.h"
 #include "kernels/sm90a/backward_config.h"
-#include "kernels/sm90a/backward_mask.cuh"
 
 #include <cuda_runtime.h>
 

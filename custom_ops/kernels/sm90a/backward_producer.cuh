@@ -3,13 +3,14 @@
 // The warps of the sm90a backward that compute nothing: they say what is next, have it loaded, and
 // hand results to the copy engine. See backward.cuh.
 
+#include "kernels/common/device_math.cuh"
+#include "kernels/common/live_steps.cuh"
 #include "kernels/ptx/cp_async.h"
 #include "kernels/ptx/mbarrier.h"
 #include "kernels/ptx/tma.h"
 #include "kernels/ptx/turn.h"
 #include "kernels/ptx/warpgroup.h"
 #include "kernels/sm90a/backward_config.h"
-#include "kernels/sm90a/backward_mask.cuh"
 #include "kernels/sm90a/backward_shared.cuh"
 
 #include <cuda_runtime.h>

@@ -302,7 +302,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
     ptx::MbarrierInitFence();
   }
   __syncthreads();
-  const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / kWarp, 0);
+  const int warp = __shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / kWarp, 0);
   if (warp < kWarpgroup / kWarp) {
     ptx::LowerRegisters<Config::kProducerRegisters>();
     if (warp == 0) {

@@ -22,6 +22,7 @@
 // meets no inf - inf: its sum stays 0, and it gets out 0 and lse -inf.
 // Source: FlashAttention-3, arXiv 2407.08608; FlashMask, arXiv 2410.01359.
 
+#include "kernels/common/device_math.cuh"
 #include "kernels/ptx/cp_async.h"
 #include "kernels/ptx/mbarrier.h"
 #include "kernels/ptx/not_hoisted.h"
@@ -52,7 +53,7 @@ class RowGroup {
 
   explicit __device__ RowGroup(const ForwardArguments& args)
       : args_(args),
-        group_(__shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / kWarpgroup - 1, 0)) {
+        group_(__shfl_sync(kAllLanes, static_cast<int>(threadIdx.x) / kWarpgroup - 1, 0)) {
     if constexpr (ptx::kMustWriteOperands) {
 #pragma unroll
       for (int i = 0; i < kColumns / 4; ++i) weights_[i] = 0;

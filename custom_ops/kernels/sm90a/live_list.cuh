@@ -9,6 +9,7 @@
 // a batch that follow each other and are the same to all groups are a run; the first says how many.
 
 #include "core/column_bounds.h"
+#include "kernels/common/device_math.cuh"
 #include "kernels/common/mask_plan.h"
 #include "kernels/common/work_order.cuh"
 #include "kernels/ptx/cp_async.h"
@@ -116,7 +117,7 @@ class ListWriter {
       const TileRange range = next;
       next = RangeOf(ranges, tile + kWarp);  // on its way while this one is classified
       const uint32_t bits = Classify(range, place.row_begin);
-      const uint32_t live = __ballot_sync(0xffffffffu, bits != 0);
+      const uint32_t live = __ballot_sync(kAllLanes, bits != 0);
       if (live == 0) continue;
       if (held_ != 0) {
         Publish(place, first, 0);
@@ -200,9 +201,9 @@ class ListWriter {
                                           uint32_t first_flag,
                                           uint32_t last_flag) {
     const uint32_t mine = lane_ < count ? *bits : 0;
-    const uint32_t before = __shfl_up_sync(0xffffffffu, mine, 1);
+    const uint32_t before = __shfl_up_sync(kAllLanes, mine, 1);
     const bool starts = lane_ >= count || lane_ == 0 || mine != before;
-    const uint32_t all_starts = __ballot_sync(0xffffffffu, starts);
+    const uint32_t all_starts = __ballot_sync(kAllLanes, starts);
     const uint32_t later = all_starts & ~((2u << lane_) - 1);
     const int end = later == 0 ? kWarp : __ffs(static_cast<int>(later)) - 1;
     const bool in_first = (all_starts & ((2u << lane_) - 1)) == 1;
@@ -235,7 +236,7 @@ __device__ __forceinline__ void ListItems(const Arguments& args,
   for (;;) {
     int32_t ticket = 0;
     if (threadIdx.x % kWarp == 0) ticket = atomicAdd(next_item, 1);
-    ticket = __shfl_sync(0xffffffffu, ticket, 0);
+    ticket = __shfl_sync(kAllLanes, ticket, 0);
     if (ticket >= num_items) break;
     const WorkItem item =
         order.Item(ticket, args.plan, args.num_heads, args.heads_per_mask, args.num_heads_mask);

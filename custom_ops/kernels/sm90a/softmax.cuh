@@ -106,8 +106,8 @@ struct OnlineSoftmax {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       float most = fmaxf(largest[r][0], largest[r][1]);
-      most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 1));
-      most = fmaxf(most, __shfl_xor_sync(0xffffffffu, most, 2));
+      most = fmaxf(most, __shfl_xor_sync(kAllLanes, most, 1));
+      most = fmaxf(most, __shfl_xor_sync(kAllLanes, most, 2));
       const bool rises = (most - row_max[r]) * scale_log2 > kRescaleThreshold;
       const float new_max = rises ? most : row_max[r];
       factor[r] = ptx::Exp2((row_max[r] - new_max) * scale_log2);
@@ -135,7 +135,7 @@ struct OnlineSoftmax {
     // Sums are never negative. Asking makes ptxas finish them here: put off until after the next
     // product they would keep all weights in registers, and spill.
     const bool summed = row_sum[0] < 0.0f || row_sum[1] < 0.0f;
-    return __any_sync(0xffffffffu, factor[0] != 1.0f || factor[1] != 1.0f || summed);
+    return __any_sync(kAllLanes, factor[0] != 1.0f || factor[1] != 1.0f || summed);
   }
 
   template <int kOut>
@@ -153,8 +153,8 @@ struct OnlineSoftmax {
   // The sum of a whole row, of the same value in all lanes that share it.
   __device__ __forceinline__ float Sum(int r) const {
     float sum = row_sum[r];
-    sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-    return sum + __shfl_xor_sync(0xffffffffu, sum, 2);
+    sum += __shfl_xor_sync(kAllLanes, sum, 1);
+    return sum + __shfl_xor_sync(kAllLanes, sum, 2);
   }
 
   __device__ __forceinline__ float LogSum(int r, float sum, float scale_log2) const {
@@ -171,7 +171,7 @@ __device__ __forceinline__ void TransposeQuad(uint32_t (&values)[4], int lane) {
     for (int i = 0; i < 4; ++i) {
       if ((i & step) != 0) continue;
       const uint32_t sent = odd ? values[i] : values[i + step];
-      const uint32_t got = __shfl_xor_sync(0xffffffffu, sent, step);
+      const uint32_t got = __shfl_xor_sync(kAllLanes, sent, step);
       values[i] = odd ? got : values[i];
       values[i + step] = odd ? values[i + step] : got;
     }
