@@ -102,6 +102,25 @@ def make_plan(compiler: list[str], flags: list[str]) -> Plan:
     return Plan({".cu": nvcc, ".cc": with_cuda}, link, codes)
 
 
+def words(variable: str) -> list[str]:
+    """Return the words of an environment variable; none if it is unset."""
+    text = os.environ.get(variable, "")
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise CompileError(
+            f"{variable} must be words as of a shell; got {text!r}: {error}"
+        ) from None
+
+
+def max_jobs() -> int:
+    """Return how many compilers may run at a time: MAX_JOBS, or the cores."""
+    text = os.environ.get("MAX_JOBS", "").strip()
+    if text and not (text.isdecimal() and int(text) > 0):
+        raise CompileError(f"MAX_JOBS must be a number of at least 1; got {text!r}")
+    return int(text) if text else os.cpu_count() or 1
+
+
 def remove_library(folder: Path) -> None:
     """Remove what any build, ours or Paddle's, left in `folder`: the loader wants one library."""
     for path in (*folder.glob("_custom_ops*.so"), *folder.glob(BUILD_INFO)):
@@ -125,7 +144,7 @@ class BuildOps(BuildExtension):
 
     def build_extension(self, ext: Extension) -> None:
         """Make the library of `ext` and `_build_info.json`, which the loader reads first."""
-        compiler = shlex.split(os.environ.get("CXX") or "c++")
+        compiler = words("CXX") or ["c++"]
         if shutil.which(compiler[0]) is None:
             raise CompileError(f"no C++ compiler {compiler[0]!r} was found; install g++ or set CXX")
         library = Path(self.get_ext_fullpath(ext.name)).resolve()
@@ -133,7 +152,7 @@ class BuildOps(BuildExtension):
         remove_library(library.parent)
         with TemporaryDirectory(prefix="flashmask-objects-") as folder:
             flags = [*ext.extra_compile_args, *(f"-I{path}" for path in ext.include_dirs)]
-            flags += shlex.split(os.environ.get("FLASHMASK_CXXFLAGS", ""))
+            flags += words("FLASHMASK_CXXFLAGS")
 
             plan = make_plan(compiler, flags)
             kernels = sorted(map(str, Path("custom_ops").rglob("*.cu")))
@@ -146,7 +165,7 @@ class BuildOps(BuildExtension):
                 run(command, CompileError, f"compiling {source}")
                 return target
 
-            with ThreadPoolExecutor(int(os.environ.get("MAX_JOBS") or os.cpu_count() or 1)) as pool:
+            with ThreadPoolExecutor(max_jobs()) as pool:
                 objects = list(pool.map(compile_one, sources))
             # No run path: Paddle, which is imported first, has loaded its own libraries.
             link = [*(f"-L{path}" for path in ext.library_dirs), *ext.extra_link_args]

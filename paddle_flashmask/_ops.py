@@ -184,7 +184,10 @@ def _load() -> ctypes.CDLL:
     path = _library_path()
     _check_build(path)
     if OP_NAME not in OpProtoHolder.instance().op_proto_map:
-        load_op_meta_info_and_register_op(str(path))
+        try:
+            load_op_meta_info_and_register_op(str(path))
+        except RuntimeError as error:
+            raise ImportError(f"Paddle cannot load {path}: {error}; {BUILD_HINT}") from error
     elif not _is_loaded(path):
         # Loading a second library of that operator would abort the process.
         raise ImportError(
@@ -195,14 +198,14 @@ def _load() -> ctypes.CDLL:
     for name in (*CHOICES.values(), "flashmask_cpu_isa", "flashmask_describe_kernels"):
         getattr(loaded, name).restype = ctypes.c_char_p
     for variable, setter in CHOICES.items():
-        wanted = os.environ.get(variable)
+        wanted = os.environ.get(variable, "").strip()
         if wanted:
             try:
-                _choose(getattr(loaded, setter), wanted.strip())
+                _choose(getattr(loaded, setter), wanted)
             except ValueError as error:
                 raise ImportError(f"{variable} is wrong: {error}") from error
             if variable == "FLASHMASK_GPU_KERNELS":
-                _gpu_kernels = wanted.strip()
+                _gpu_kernels = wanted
     deterministic = os.environ.get("FLASHMASK_DETERMINISTIC", "").strip()
     if deterministic not in ("", "0", "1"):
         raise ImportError(f"FLASHMASK_DETERMINISTIC must be 0, 1 or unset; got {deterministic!r}")

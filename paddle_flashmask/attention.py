@@ -107,7 +107,7 @@ def flashmask_attention(
     startend_row_indices = _checked_indices(startend_row_indices, query, key, causal=causal)
     _check_places(query=query, key=key, value=value, startend_row_indices=startend_row_indices)
     window_left, window_right = _window(window_size, startend_row_indices)
-    if paddle.in_dynamic_mode() and not paddle.is_grad_enabled():
+    if not paddle.is_grad_enabled():
         # A custom operator records its inputs even under no_grad, unless they want no gradient.
         query, key, value = query.detach(), key.detach(), value.detach()
     out, softmax_lse = _ops.run(
@@ -188,23 +188,31 @@ def _number(argument: str, value: object) -> float:
 
 
 def _is_tensor(value: object) -> TypeGuard[paddle.Tensor]:
-    # A static graph has values of its own, with the same attributes. Sparse and distributed tensors
-    # are Tensors too, but not what an operator can read.
-    static_value = paddle.base.libpaddle.pir.Value
+    # A static graph has values of its own, with the same attributes. A program built by hand
+    # ends the process if an operator gets any other; to_static takes eager tensors in. Sparse and
+    # distributed tensors are Tensors too, but not what an operator can read.
     if isinstance(value, paddle.Tensor):
-        return bool(value.is_dense())
-    return isinstance(value, (static_value, paddle.static.Variable))
+        takes_tensors = paddle.in_dynamic_mode() or paddle.base.dygraph.base.in_to_static_mode()
+        return takes_tensors and bool(value.is_dense())
+    is_value = isinstance(value, paddle.base.libpaddle.pir.Value)
+    return is_value and not paddle.in_dynamic_mode()
 
 
 def _check_tensor(argument: str, value: object) -> None:
-    if _is_tensor(value):
-        return
+    if not _is_tensor(value):
+        came = _odd_tensor(value) or f"{type(value).__module__}.{type(value).__name__}"
+        raise TypeError(f"{argument} must be a dense paddle.Tensor {AXES}; got {came}")
+
+
+def _odd_tensor(value: object) -> str | None:
+    """Return what kind of tensor it is that no operator can read here; None if it is none."""
     if isinstance(value, paddle.Tensor):
-        raise TypeError(f"{argument} must be a dense paddle.Tensor {AXES}; got a sparse one")
-    raise TypeError(
-        f"{argument} must be a paddle.Tensor {AXES}; got {type(value).__module__}."
-        f"{type(value).__name__}"
-    )
+        return "a sparse one" if not value.is_dense() else "an eager one in a static graph"
+    if isinstance(value, paddle.base.libpaddle.pir.Value):
+        return "a value of a static graph outside of it"
+    if isinstance(value, paddle.static.Variable):
+        return "a paddle.static.Variable, of programs as FLAGS_enable_pir_api=0 makes them"
+    return None
 
 
 def _dtype_name(tensor: paddle.Tensor) -> str:
@@ -310,7 +318,7 @@ def _checked_indices(
     else:
         raise TypeError(
             f"startend_row_indices must be a dense paddle.Tensor or a numpy array; "
-            f"got {_describe(startend_row_indices)}"
+            f"got {_odd_tensor(startend_row_indices) or _describe(startend_row_indices)}"
         )
     indices.check_form(
         tuple(startend_row_indices.shape),

@@ -15,6 +15,7 @@ the batches of `paddle_flashmask.packing`, as tensors. Losses are float32, logar
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -34,6 +35,9 @@ __all__ = [
     "sft_loss",
     "simpo_loss",
 ]
+
+INTEGERS = ("int64", "int32")
+WEIGHT_DTYPES = ("float32", "float64")
 
 
 class PairLoss(NamedTuple):
@@ -68,22 +72,43 @@ def sft_loss(logits: Tensor, labels: Tensor, loss_weights: Tensor | None = None)
         [], float32; 0 without any label.
 
     Raises:
+        TypeError: labels are not integers.
         ValueError: shapes do not fit.
     """
     _check_rank("logits", logits, "[B, S, V]", 3)
-    _check_shape("labels", labels, logits.shape[:2])
+    _check_shape("labels", labels, logits, axes=2)
+    _check_dtype("labels", labels, INTEGERS)
     if loss_weights is not None:
-        _check_shape("loss_weights", loss_weights, logits.shape[:2])
+        _check_shape("loss_weights", loss_weights, logits, axes=2)
     flat_labels = labels.reshape([-1])
-    flat_logits = logits.reshape([-1, logits.shape[-1]]).astype("float32")
-    losses = functional.cross_entropy(
-        flat_logits, flat_labels, ignore_index=IGNORE_INDEX, reduction="none"
-    ).reshape([-1])
-    weights = (flat_labels != IGNORE_INDEX).astype("float32")
+    losses = _token_losses(logits.reshape([-1, logits.shape[-1]]), flat_labels)
+    has_label = flat_labels != IGNORE_INDEX
+    weights = has_label.astype("float32")
     if loss_weights is not None:
-        weights = weights * loss_weights.reshape([-1]).astype("float32")
+        given = loss_weights.reshape([-1]).astype("float32")
+        weights = paddle.where(has_label, given, weights)
     total = weights.sum()
     return (losses * weights).sum() / paddle.where(total > 0, total, paddle.ones_like(total))
+
+
+def _token_losses(logits: Tensor, ids: Tensor) -> Tensor:
+    """Return -log softmax(logits[n])[id_n], 0 where the id is IGNORE_INDEX: [N], float32."""
+    logits = logits.astype("float32")
+    if paddle.device.get_device() != "cpu":
+        return _cross_entropy(logits, ids)
+    # Paddle's kernel for the CPU takes no probability for less than exp(-64). That of the likeliest
+    # token is never so small, and what the other is behind it the logits say.
+    has_id = ids != IGNORE_INDEX
+    likeliest = logits.argmax(-1).astype(ids.dtype)
+    losses = _cross_entropy(logits, paddle.where(has_id, likeliest, ids))
+    both = paddle.stack([likeliest, paddle.where(has_id, ids, likeliest)], axis=1)
+    ahead, own = paddle.take_along_axis(logits, both, 1).unbind(1)
+    return losses + paddle.where(has_id, ahead - own, paddle.zeros_like(own))
+
+
+def _cross_entropy(logits: Tensor, ids: Tensor) -> Tensor:
+    losses = functional.cross_entropy(logits, ids, ignore_index=IGNORE_INDEX, reduction="none")
+    return losses.reshape([-1])
 
 
 def answer_log_probs(
@@ -118,18 +143,19 @@ def answer_log_probs(
         [N], dtype of target_weights.
 
     Raises:
+        TypeError: target_weights have another dtype, or target_ids are not integers.
         ValueError: shapes do not fit.
     """
     _check_rank("logits", logits, "[B, S, V]", 3)
     _check_rank("target_rows", target_rows, "[M]", 1)
-    count = target_rows.shape
-    _check_shape("target_positions", target_positions, count)
-    _check_shape("target_ids", target_ids, count)
-    _check_shape("target_answers", target_answers, count)
-    _check_shape("target_weights", target_weights, count)
+    _check_shape("target_positions", target_positions, target_rows)
+    _check_shape("target_ids", target_ids, target_rows)
+    _check_shape("target_answers", target_answers, target_rows)
+    _check_shape("target_weights", target_weights, target_rows)
+    _check_dtype("target_ids", target_ids, INTEGERS)
+    _check_dtype("target_weights", target_weights, WEIGHT_DTYPES)
     places = paddle.stack([target_rows, target_positions], axis=1)
-    chosen = paddle.gather_nd(logits, places).astype("float32")
-    losses = functional.cross_entropy(chosen, target_ids, reduction="none").reshape([-1])
+    losses = _token_losses(paddle.gather_nd(logits, places), target_ids)
     dtype = target_weights.dtype
     zeros = paddle.zeros([num_answers], dtype)
     return paddle.index_add(zeros, target_answers, 0, -losses.astype(dtype) * target_weights)
@@ -153,7 +179,7 @@ def answer_scores(values: Tensor, answer_rows: Tensor, score_positions: Tensor) 
         values = values.squeeze(-1)
     _check_rank("values", values, "[B, S] or [B, S, 1]", 2)
     _check_rank("answer_rows", answer_rows, "[N]", 1)
-    _check_shape("score_positions", score_positions, answer_rows.shape)
+    _check_shape("score_positions", score_positions, answer_rows)
     places = paddle.stack([answer_rows, score_positions], axis=1)
     return paddle.gather_nd(values, places).astype("float32")
 
@@ -197,7 +223,7 @@ def dpo_loss(
     _check_rank("log_probs", log_probs, "[N]", 1)
     ratios = log_probs if log_probs.dtype == paddle.float64 else log_probs.astype("float32")
     if reference_log_probs is not None:
-        _check_shape("reference_log_probs", reference_log_probs, log_probs.shape)
+        _check_shape("reference_log_probs", reference_log_probs, log_probs)
         ratios = ratios - reference_log_probs.detach().astype(ratios.dtype)
     margins = (beta * _differences(ratios, pairs)).astype("float32")
     losses = -(1 - label_smoothing) * functional.log_sigmoid(margins)
@@ -235,8 +261,8 @@ def simpo_loss(
         ValueError: shapes do not fit, there is no pair, or a number is out of range.
     """
     _check_positive("beta", beta)
-    if gamma < 0:
-        raise ValueError(f"gamma must be at least 0; got {gamma}")
+    if not 0 <= gamma < math.inf:
+        raise ValueError(f"gamma must be at least 0 and finite; got {gamma}")
     _check_rank("mean_log_probs", mean_log_probs, "[N]", 1)
     margins = beta * _differences(mean_log_probs.astype("float32"), pairs) - gamma
     return PairLoss(_mean(-functional.log_sigmoid(margins), pair_groups), margins)
@@ -260,9 +286,11 @@ def rm_pairwise_loss(scores: Tensor, pairs: Tensor, pair_groups: Tensor) -> Pair
         `PairLoss`.
 
     Raises:
+        TypeError: an argument is no tensor.
         ValueError: shapes do not fit, or there is no pair.
     """
     _check_rank("scores", scores, "[N]", 1)
+    _check_tensor("pair_groups", pair_groups)
     margins = _differences(scores.astype("float32"), pairs)
     return PairLoss(_mean(-functional.log_sigmoid(margins), pair_groups), margins)
 
@@ -280,16 +308,14 @@ def pair_accuracy(margins: Tensor) -> Tensor:
 
 
 def _differences(values: Tensor, pairs: Tensor) -> Tensor:
-    _check_tensor("pairs", pairs)
-    if len(pairs.shape) != 2 or pairs.shape[1] != 2 or pairs.shape[0] == 0:
-        raise ValueError(f"pairs must be [P, 2] with P >= 1; got shape {list(pairs.shape)}")
+    _check_pairs(pairs)
     return paddle.gather(values, pairs[:, 0]) - paddle.gather(values, pairs[:, 1])
 
 
 def _mean(losses: Tensor, groups: Tensor | None) -> Tensor:
     if groups is None:
         return losses.mean()
-    _check_shape("pair_groups", groups, losses.shape)
+    _check_shape("pair_groups", groups, losses)
     _, group_of, sizes = paddle.unique(
         groups, return_index=False, return_inverse=True, return_counts=True
     )
@@ -304,18 +330,38 @@ def _check_tensor(name: str, value: object) -> None:
         raise TypeError(f"{name} must be a paddle.Tensor; got {type(value).__name__}")
 
 
+# Shapes are checked outside of what is traced into a graph: there their unknown sizes are values.
+@paddle.jit.not_to_static
 def _check_rank(name: str, tensor: Tensor, form: str, rank: int) -> None:
     _check_tensor(name, tensor)
     if len(tensor.shape) != rank:
         raise ValueError(f"{name} must be {form}; got shape {list(tensor.shape)}")
 
 
-def _check_shape(name: str, tensor: Tensor, shape: list[int]) -> None:
+@paddle.jit.not_to_static
+def _check_pairs(pairs: Tensor) -> None:
+    _check_tensor("pairs", pairs)
+    if len(pairs.shape) != 2 or pairs.shape[1] != 2 or pairs.shape[0] == 0:
+        raise ValueError(f"pairs must be [P, 2] with P >= 1; got shape {list(pairs.shape)}")
+
+
+@paddle.jit.not_to_static
+def _check_shape(name: str, tensor: Tensor, like: Tensor, *, axes: int | None = None) -> None:
     _check_tensor(name, tensor)
-    if list(tensor.shape) != list(shape):
-        raise ValueError(f"{name} must have shape {list(shape)}; got {list(tensor.shape)}")
+    mine, wanted = list(tensor.shape), list(like.shape)[:axes]  # -1: unknown
+    is_same = all(a == b or -1 in (a, b) for a, b in zip(mine, wanted, strict=False))
+    if len(mine) != len(wanted) or not is_same:
+        raise ValueError(f"{name} must have shape {wanted}; got {mine}")
+
+
+def _check_dtype(name: str, tensor: Tensor, allowed: tuple[str, ...]) -> None:
+    found = str(tensor.dtype).removeprefix("paddle.")
+    if found not in allowed:
+        raise TypeError(f"{name} must be {' or '.join(allowed)}; got {found}")
 
 
 def _check_positive(name: str, value: float) -> None:
-    if not value > 0:
-        raise ValueError(f"{name} must be above 0; got {value}")
+    if not isinstance(value, (int, float, np.number)):
+        raise TypeError(f"{name} must be a number; got {type(value).__name__} {value!r}")
+    if not 0 < value < math.inf:
+        raise ValueError(f"{name} must be above 0 and finite; got {value}")

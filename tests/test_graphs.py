@@ -54,6 +54,98 @@ def test_static_graph_equals_eager_bit_for_bit(options, full_graph):
 
 
 @pytest.mark.parametrize("full_graph", [True, False], ids=["full_graph", "sot"])
+def test_static_graph_obeys_no_grad(full_graph):
+    def frozen(query, key, value, rows):
+        with paddle.no_grad():
+            out = flashmask_attention(query, key, value, rows, causal=True)
+        return out, query.sum() + key.sum() + value.sum()
+
+    query, key, value = make_sources(grad=True)
+    graph = paddle.jit.to_static(frozen, full_graph=full_graph)
+    for function in (frozen, graph):
+        out, others = function(query, key, value, make_rows())
+        gradients = paddle.grad([out.sum() + 0 * others], [query, key, value])
+        assert not any(gradient.numpy().any() for gradient in gradients)
+
+
+@pytest.mark.parametrize("full_graph", [True, False], ids=["full_graph", "sot"])
+def test_static_graph_takes_tensors_from_around_it(full_graph):
+    query, key, value = make_sources(grad=True)
+    rows = make_rows()
+
+    class Holder(paddle.nn.Layer):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("rows", rows)
+            self.others = [key, value]
+
+        def forward(self, query):
+            inside = flashmask_attention(query, *self.others, self.rows, causal=True)
+            return inside + flashmask_attention(query, key, value, rows, causal=True)
+
+    layer = Holder()
+    graph = paddle.jit.to_static(layer, full_graph=full_graph)
+    assert same_bits([graph(query)], [2 * flashmask_attention(query, key, value, rows, True)])
+
+
+MIXED = """
+import paddle, sys
+from paddle_flashmask import flashmask_attention
+eager = paddle.rand([1, 6, 2, 16])
+rows = paddle.full([1, 1, 6, 1], 6, "int32")
+paddle.enable_static()
+with paddle.static.program_guard(paddle.static.Program()):
+    value = paddle.static.data("q", [1, 6, 2, 16], "float32")
+    try:
+        {call}
+    except TypeError as error:
+        print(error)
+    paddle.disable_static()
+    try:
+        flashmask_attention(value, value, value)
+    except TypeError as error:
+        print(error)
+"""
+QUERY, INDICES = f"dense paddle.Tensor {attention.AXES}", "dense paddle.Tensor"
+EAGER = "got an eager one in a static graph"
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        ("flashmask_attention(eager, eager, eager)", f"query must be a {QUERY}; {EAGER}"),
+        ("flashmask_attention(value, value, eager)", f"value must be a {QUERY}; {EAGER}"),
+        (
+            "flashmask_attention(value, value, value, rows)",
+            f"startend_row_indices must be a {INDICES} or a numpy array; {EAGER}",
+        ),
+    ],
+)
+def test_tensors_of_another_mode_are_refused(call, text, tmp_path):
+    lines = run_python(MIXED.format(call=call), tmp_path).stdout.splitlines()
+    assert text in lines
+    assert f"query must be a {QUERY}; got a value of a static graph outside of it" in lines
+
+
+OLD_PROGRAM = """
+import paddle
+from paddle_flashmask import flashmask_attention
+paddle.enable_static()
+with paddle.static.program_guard(paddle.static.Program()):
+    query = paddle.static.data("q", [1, 6, 2, 16], "float32")
+    try:
+        flashmask_attention(query, query, query)
+    except TypeError as error:
+        print(error)
+"""
+
+
+def test_programs_of_the_old_form_are_refused(tmp_path):
+    found = run_python(OLD_PROGRAM, tmp_path, FLAGS_enable_pir_api="0").stdout
+    assert "got a paddle.static.Variable, of programs as FLAGS_enable_pir_api=0" in found
+
+
+@pytest.mark.parametrize("full_graph", [True, False], ids=["full_graph", "sot"])
 def test_static_graph_with_a_window_equals_eager_bit_for_bit(full_graph):
     def attend(query, key, value):
         return flashmask_attention(query, key, value, causal=True, window_size=(5, 0))

@@ -11,6 +11,7 @@ from pathlib import Path
 import paddle
 import pytest
 from support import cases
+from support.processes import run_python
 
 import paddle_flashmask
 from paddle_flashmask import _ops
@@ -65,6 +66,25 @@ def test_library_for_another_paddle_is_refused_with_both_versions(other_folder):
     (other_folder / "_build_info.json").write_text(json.dumps({"paddle": "2.0.1"}))
     with pytest.raises(ImportError, match=r"built for Paddle 2\.0\.1, found Paddle .*rebuild"):
         _ops.load_ops()
+
+
+DAMAGED = """
+from paddle_flashmask import _ops
+from pathlib import Path
+_ops.FOLDER = Path.cwd()
+try:
+    _ops.load_ops()
+except ImportError as error:
+    print(error)
+"""
+
+
+def test_library_that_is_damaged_is_named(tmp_path):
+    (tmp_path / "_custom_ops.so").write_bytes(b"no library")
+    (tmp_path / "_build_info.json").write_text(json.dumps({"paddle": paddle.__version__}))
+    found = run_python(DAMAGED, tmp_path).stdout
+    assert found.startswith(f"Paddle cannot load {tmp_path / '_custom_ops.so'}: ")
+    assert "build it with: pip install" in found
 
 
 def test_second_copy_of_the_package_is_refused(other_folder, monkeypatch):

@@ -43,7 +43,10 @@ def run(name: str) -> Outcome:
     Args:
         name: of the probe, a key of `probes.PROBES`.
     """
-    command = [sys.executable, "-W", "ignore", "-m", "paddle_flashmask.doctor.probes", name]
+    # So that a child imports from where its parent did.
+    options = ["-I"] * sys.flags.isolated + ["-P"] * getattr(sys.flags, "safe_path", False)
+    module = ["-W", "ignore", "-m", "paddle_flashmask.doctor.probes", name]
+    command = [sys.executable, *options, *module]
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, errors="replace", timeout=SECONDS, check=False

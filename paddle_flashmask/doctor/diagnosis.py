@@ -128,7 +128,8 @@ def _library_files(found: Findings) -> Iterator[str]:
         return
     if len(here.libraries) > 1:
         names = ", ".join(path.name for path in here.libraries)
-        yield f"there is more than one operator library in {here.folder}: {names}; build again"
+        where = f"there is more than one operator library in {here.folder}"
+        yield f"{where}: {names}; delete them and build again"
     build = here.build
     if build is None:
         yield (

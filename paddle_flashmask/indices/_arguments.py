@@ -66,6 +66,8 @@ def check_integers(name: str, values: object) -> Int64Array:
         return array.astype(np.int64)
     if array.dtype.kind not in "iu":
         raise TypeError(f"{name} must hold ints; got an array of {array.dtype}")
+    if array.dtype == np.uint64 and array.size and array.max() > np.iinfo(np.int64).max:
+        raise ValueError(f"{name} must hold ints of 64 bits; got {array.max()}")
     return array.astype(np.int64)
 
 

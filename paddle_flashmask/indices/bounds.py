@@ -17,7 +17,7 @@ def diagonal_rows(seqlen_q: int, seqlen_k: int) -> Int32Array:
     Returns:
         [Sk], int32, in [0, Sq]: j - (Sk - Sq), clipped.
     """
-    check_seqlen_q(seqlen_q)
+    seqlen_q = check_seqlen_q(seqlen_q)
     rows = np.arange(seqlen_k, dtype=np.int64) - (seqlen_k - seqlen_q)
     return np.clip(rows, 0, seqlen_q).astype(np.int32)
 
@@ -44,7 +44,7 @@ def to_bounds(startend_row_indices: Int32Array, *, causal: bool, seqlen_q: int) 
         [[[[2, 2, 0, 0], [2, 2, 0, 1]]]]
     """
     check(startend_row_indices, causal=causal)
-    check_seqlen_q(seqlen_q)
+    seqlen_q = check_seqlen_q(seqlen_q)
     clipped = np.clip(startend_row_indices, 0, seqlen_q)
     width = clipped.shape[3]
     bounds = np.zeros((*clipped.shape[:3], 4), np.int32)

@@ -99,9 +99,9 @@ def cost(
         (65792, 16842752, 0.375)
     """
     check(startend_row_indices, causal=causal)
-    check_seqlen_q(seqlen_q)
-    check_count("num_heads", num_heads, at_least=1)
-    check_count("head_dim", head_dim, at_least=1)
+    seqlen_q = check_seqlen_q(seqlen_q)
+    num_heads = check_count("num_heads", num_heads, at_least=1)
+    head_dim = check_count("head_dim", head_dim, at_least=1)
     batch, heads, seqlen_k, width = startend_row_indices.shape
     if num_heads % heads != 0:
         raise ValueError(

@@ -49,8 +49,7 @@ def from_cu_seqlens(
     if offsets.size == 0 or offsets[0] != 0:
         came = "no offset" if offsets.size == 0 else f"{offsets[0]}"
         raise ValueError(f"cu_seqlens must start at 0; got {came}")
-    lengths = np.diff(offsets)
-    for number in np.flatnonzero(lengths < 0)[:1]:
+    for number in np.flatnonzero(offsets[1:] < offsets[:-1])[:1]:
         raise ValueError(
             f"cu_seqlens must not go down; got cu_seqlens[{number}] = {offsets[number]} and "
             f"cu_seqlens[{number + 1}] = {offsets[number + 1]} (are these lengths?)"

@@ -63,8 +63,8 @@ def exact_tile_counts(
         >>> exact_tile_counts(halves, causal=False, seqlen_q=4).dead.item()
         1
     """
-    check_count("tile_rows", tile_rows, at_least=1)
-    check_count("tile_columns", tile_columns, at_least=1)
+    tile_rows = check_count("tile_rows", tile_rows, at_least=1)
+    tile_columns = check_count("tile_columns", tile_columns, at_least=1)
     bounds = to_bounds(startend_row_indices, causal=causal, seqlen_q=seqlen_q)
     batch, heads, seqlen_k, _ = bounds.shape
     tiles_down, tiles_across = -(-seqlen_q // tile_rows), -(-seqlen_k // tile_columns)

@@ -120,8 +120,8 @@ def check(
     )
 
 
-def check_seqlen_q(seqlen_q: int) -> None:
-    """Check a number of query rows.
+def check_seqlen_q(seqlen_q: int) -> int:
+    """Return a number of query rows as a Python int, which does not overflow.
 
     Args:
         seqlen_q: number of query rows, Sq.
@@ -134,6 +134,7 @@ def check_seqlen_q(seqlen_q: int) -> None:
         raise TypeError(f"seqlen_q must be an int; got {type(seqlen_q).__name__} {seqlen_q!r}")
     if not 0 <= seqlen_q <= INT32_MAX:
         raise ValueError(f"seqlen_q must be in [0, {INT32_MAX}]; got {seqlen_q}")
+    return int(seqlen_q)
 
 
 def _same(size: int, wanted: int | None) -> bool:

@@ -88,12 +88,12 @@ sample 0 head 0 column 2
     if not isinstance(startend_row_indices, np.ndarray):
         kind = type(startend_row_indices).__name__
         raise TypeError(f"startend_row_indices must be a numpy array; got {kind}")
-    check_seqlen_q(seqlen_q)
+    seqlen_q = check_seqlen_q(seqlen_q)
     findings: list[Finding] = []
     numbers = _whole_numbers(startend_row_indices, findings)
     findings += _find_wrong_form(startend_row_indices.shape, causal=causal)
     if window is not None:
-        check_count("window", window, at_least=1)
+        window = check_count("window", window, at_least=1)
     if numbers is None or any(finding.kind == "form" for finding in findings):
         return Report(tuple(findings))
     batch, _, seqlen_k, _ = numbers.shape

@@ -83,7 +83,7 @@ def stack(masks: Sequence[ColumnMask], *, seqlen_q: int) -> ColumnMask:
         >>> stack([causal, both_ways], seqlen_q=2).startend_row_indices[:, 0].tolist()
         [[[2, 0], [2, 1]], [[2, 0], [2, 0]]]
     """
-    check_seqlen_q(seqlen_q)
+    seqlen_q = check_seqlen_q(seqlen_q)
     shapes = _check_masks(masks)
     columns = {shape[2] for shape in shapes}
     if len(columns) > 1:

@@ -50,9 +50,9 @@ def for_kv_step(
         ([0, 0, 1, 1], True)
     """
     indices = check_mask("mask", mask).startend_row_indices
-    check_seqlen_q(seqlen_q_total)
-    check_count("first_row", first_row, at_most=seqlen_q_total)
-    check_count("num_rows", num_rows, at_most=seqlen_q_total - first_row)
+    seqlen_q_total = check_seqlen_q(seqlen_q_total)
+    first_row = check_count("first_row", first_row, at_most=seqlen_q_total)
+    num_rows = check_count("num_rows", num_rows, at_most=seqlen_q_total - first_row)
     all_keys = indices.shape[2]
     keys = all_keys if seqlen_k is None else check_count("seqlen_k", seqlen_k, at_most=all_keys)
     rows_after = seqlen_q_total - first_row - num_rows

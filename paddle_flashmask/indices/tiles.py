@@ -88,8 +88,8 @@ def tile_statistics(
         >>> tiles.skip.item(), tiles.partial.item(), tiles.full.item()
         (6, 4, 6)
     """
-    check_count("tile_rows", tile_rows, at_least=1)
-    check_count("tile_columns", tile_columns, at_least=1)
+    tile_rows = check_count("tile_rows", tile_rows, at_least=1)
+    tile_columns = check_count("tile_columns", tile_columns, at_least=1)
     bounds = to_bounds(startend_row_indices, causal=causal, seqlen_q=seqlen_q)
     batch, heads, seqlen_k, _ = bounds.shape
     tiles_down, tiles_across = -(-seqlen_q // tile_rows), -(-seqlen_k // tile_columns)
@@ -136,8 +136,8 @@ def tile_classes(
         >>> tile_classes(causal, causal=True, seqlen_q=4, **size)[0, 0].tolist()
         [[1, 0], [2, 1]]
     """
-    check_count("tile_rows", tile_rows, at_least=1)
-    check_count("tile_columns", tile_columns, at_least=1)
+    tile_rows = check_count("tile_rows", tile_rows, at_least=1)
+    tile_columns = check_count("tile_columns", tile_columns, at_least=1)
     bounds = to_bounds(startend_row_indices, causal=causal, seqlen_q=seqlen_q)
     batch, heads, seqlen_k, _ = bounds.shape
     tiles_down, tiles_across = -(-seqlen_q // tile_rows), -(-seqlen_k // tile_columns)

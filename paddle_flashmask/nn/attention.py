@@ -116,13 +116,17 @@ class CausalSelfAttention(paddle.nn.Layer):
         _check_hidden(hidden, self.hidden_size)
         _check_positions(position_ids, hidden)
         cosine, sine = rotation(position_ids, self.head_dim, rope_base=self.rope_base)
-        # 0 copies the axis, also where a static graph does not know its size.
-        query = self.query(hidden).reshape([0, 0, self.num_heads, self.head_dim])
-        key = self.key(hidden).reshape([0, 0, self.num_heads_k, self.head_dim])
-        value = self.value(hidden).reshape([0, 0, self.num_heads_k, self.head_dim])
+        # 0 copies the axis, also where a static graph does not know its size; of a tensor without
+        # elements it would be the size.
+        rows = [0, 0]
+        if paddle.in_dynamic_mode() and 0 in hidden.shape:
+            rows = hidden.shape[:2]
+        query = self.query(hidden).reshape([*rows, self.num_heads, self.head_dim])
+        key = self.key(hidden).reshape([*rows, self.num_heads_k, self.head_dim])
+        value = self.value(hidden).reshape([*rows, self.num_heads_k, self.head_dim])
         query, key = rotate(query, cosine, sine), rotate(key, cosine, sine)
         mixed = self._attend(query, key, value, startend_row_indices)
-        out: paddle.Tensor = self.output(mixed.reshape([0, 0, self.num_heads * self.head_dim]))
+        out: paddle.Tensor = self.output(mixed.reshape([*rows, self.num_heads * self.head_dim]))
         return out
 
     def extra_repr(self) -> str:

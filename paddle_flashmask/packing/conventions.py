@@ -31,6 +31,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from paddle_flashmask.packing.layout import check_size
+
 __all__ = ["from_batch", "from_index_lists", "from_indices", "from_pack_offsets"]
 
 Int32Array: TypeAlias = NDArray[np.int32]
@@ -54,7 +56,8 @@ def from_batch(batch: Mapping[str, Any], lengths: Sequence[int], *, seq_len: int
 
     Raises:
         TypeError: see `from_indices`.
-        ValueError: the batch has none or several of the fields, or see `from_indices` and
+        ValueError: the batch has none or several of the fields, its rows have another seq_len, its
+            offsets end before or behind the lengths, or see `from_indices` and
             `from_pack_offsets`.
     """
     found = [name for name in (*INDEX_FIELDS, OFFSET_FIELD) if batch.get(name) is not None]
@@ -64,8 +67,13 @@ def from_batch(batch: Mapping[str, Any], lengths: Sequence[int], *, seq_len: int
             f"got {', '.join(found) or 'none'}"
         )
     if found[0] == OFFSET_FIELD:
-        return from_pack_offsets(batch[OFFSET_FIELD], seq_len=seq_len)
-    return from_indices(batch[found[0]], lengths)
+        made = from_pack_offsets(batch[OFFSET_FIELD], seq_len=seq_len)
+        _check_ends(batch[OFFSET_FIELD], lengths)
+        return made
+    made = from_indices(batch[found[0]], lengths)
+    if made.shape[2] != seq_len:
+        raise ValueError(f"seq_len must be that of {found[0]}, {made.shape[2]}; got {seq_len}")
+    return made
 
 
 def from_index_lists(lists: Sequence[Sequence[int]], *, seq_len: int) -> Int32Array:
@@ -87,6 +95,7 @@ def from_index_lists(lists: Sequence[Sequence[int]], *, seq_len: int) -> Int32Ar
         >>> from_index_lists([[2, 2], [1]], seq_len=5).ravel().tolist()
         [2, 2, 3, 3, 4]
     """
+    seq_len = check_size("seq_len", seq_len)
     numbers = np.arange(seq_len)
     start = 0
     for sample, given in enumerate(lists):
@@ -122,8 +131,8 @@ def from_indices(startend_row_indices: ArrayLike, lengths: Sequence[int]) -> Int
 
     Raises:
         TypeError: not ints.
-        ValueError: another rank, lengths that do not fit, a negative number, or padding that
-            follows none of the four conventions.
+        ValueError: another rank, lengths that do not fit, a negative number, padding that follows
+            none of the four conventions, or a real token that does not see itself.
 
     Example:
         >>> from_indices([[3, 3, 3, 0, 0]], [3]).ravel().tolist()
@@ -140,9 +149,10 @@ def from_indices(startend_row_indices: ArrayLike, lengths: Sequence[int]) -> Int
             f"got shape {list(shape)}"
         )
     rows = given.reshape(shape[0], shape[1] if len(shape) == 2 else shape[2])
-    if len(lengths) != len(rows):
-        raise ValueError(f"lengths must be one for each of {len(rows)} rows; got {len(lengths)}")
-    for row, (numbers, length) in enumerate(zip(rows, lengths, strict=True)):
+    sizes = _ints("lengths", lengths).tolist()
+    if len(sizes) != len(rows):
+        raise ValueError(f"lengths must be one for each of {len(rows)} rows; got {len(sizes)}")
+    for row, (numbers, length) in enumerate(zip(rows, sizes, strict=True)):
         rows[row] = _own_padding(numbers, length, row)
     return _in_form(rows)
 
@@ -165,12 +175,14 @@ def from_pack_offsets(offsets: ArrayLike, *, seq_len: int) -> Int32Array:
         >>> from_pack_offsets([[0, 2, 3, -1]], seq_len=5).ravel().tolist()
         [2, 2, 3, 3, 4]
     """
+    seq_len = check_size("seq_len", seq_len)
     given = _ints(OFFSET_FIELD, offsets)
     if given.ndim not in (1, 2):
         raise ValueError(f"{OFFSET_FIELD} must be [batch, n] or [n]; got {list(given.shape)}")
     rows = np.tile(np.arange(seq_len), (len(np.atleast_2d(given)), 1))
     for row, padded in enumerate(np.atleast_2d(given)):
-        ends = padded[padded != PAD_OFFSET]
+        is_filler = padded == PAD_OFFSET
+        ends = padded[: int((~is_filler).sum())]  # with filler between them: it falls
         falls = ends.size == 0 or ends[0] != 0 or (np.diff(ends) < 0).any()
         if falls or ends[-1] > seq_len:
             raise ValueError(
@@ -179,6 +191,13 @@ def from_pack_offsets(offsets: ArrayLike, *, seq_len: int) -> Int32Array:
             )
         rows[row, : ends[-1]] = np.repeat(ends[1:], np.diff(ends))
     return _in_form(rows)
+
+
+def _check_ends(offsets: ArrayLike, lengths: Sequence[int]) -> None:
+    """Raise if the last end of each row of `inbatch_pack_offset` is not its length."""
+    ends = np.atleast_2d(_ints(OFFSET_FIELD, offsets)).max(1).tolist()
+    if ends != list(lengths):
+        raise ValueError(f"lengths must be where {OFFSET_FIELD} ends, {ends}; got {list(lengths)}")
 
 
 def _own_padding(numbers: Int64Array, length: int, row: int) -> Int64Array:
@@ -204,11 +223,21 @@ def _own_padding(numbers: Int64Array, length: int, row: int) -> Int64Array:
             f"length {length}; got {padding.tolist()} in row {row}"
         )
     last_row = seq_len if is_left else length
+    is_blind = ~is_padding & (numbers <= columns)
+    if is_blind.any():
+        column = int(columns[is_blind][0])
+        raise ValueError(
+            "startend_row_indices must let each real token see itself, so column j holds more than "
+            f"j; got {numbers[column]} at column {column} in row {row}"
+        )
     return np.where(is_padding, columns, np.minimum(numbers, last_row))
 
 
 def _ints(name: str, values: object) -> Int64Array:
-    array = np.asarray(values)
+    try:
+        array = np.asarray(values)
+    except ValueError:
+        raise ValueError(f"{name} must have rows of one length; got {values!r}") from None
     if array.size and array.dtype.kind not in "iu":
         raise TypeError(f"{name} must be ints; got {array.dtype}")
     return array.astype(np.int64)

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from paddle_flashmask.indices.form import INT32_MAX
 from paddle_flashmask.packing.bins import STRATEGIES
 
 __all__ = [
@@ -81,17 +82,23 @@ class Layout(NamedTuple):
     dropped: frozenset[int]
 
 
-def check_size(name: str, value: int, *, least: int = 1) -> None:
-    """Check that an argument is an int of at least `least`.
+INT64 = np.iinfo(np.int64)  # of token ids and of numbers of samples
+
+
+def check_size(name: str, value: int, *, least: int = 1, most: int = INT32_MAX) -> int:
+    """Return an argument as a Python int, which does not overflow.
 
     Raises:
         TypeError: it is not an int (a bool is none).
-        ValueError: it is less.
+        ValueError: it is less than `least` or more than `most`.
     """
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
         raise TypeError(f"{name} must be an int; got {type(value).__name__} {value!r}")
     if value < least:
         raise ValueError(f"{name} must be at least {least}; got {value}")
+    if value > most:
+        raise ValueError(f"{name} must be at most {most}; got {value}")
+    return int(value)
 
 
 def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
@@ -133,8 +140,8 @@ def plan_rows(
         ValueError: a size is out of range, overlong or strategy is no such rule, multiple does
             not divide seq_len, or a sample is too long for "raise".
     """
-    check_size("seq_len", seq_len)
-    check_size("multiple", multiple)
+    seq_len = check_size("seq_len", seq_len)
+    multiple = check_size("multiple", multiple)
     check_choice("overlong", overlong, OVERLONG_RULES)
     check_choice("strategy", strategy, STRATEGIES)
     if seq_len % multiple:

@@ -27,7 +27,7 @@ from paddle_flashmask.packing.groups import (
     lay_out,
     shortened,
 )
-from paddle_flashmask.packing.layout import Placement, check_choice, check_size, plan_rows
+from paddle_flashmask.packing.layout import INT64, Placement, check_choice, check_size, plan_rows
 from paddle_flashmask.packing.rows import WEIGHTS, Batch, PackedRows, check_numbers, row_starts
 from paddle_flashmask.packing.samples import (
     IGNORE_INDEX,
@@ -187,20 +187,21 @@ class PackedPreference(PackedRows[Group]):
 
         Args:
             reference: called once per batch, rows in order; returns [N] finite floats, one for
-                each answer of the batch (anything numpy can read).
+                each answer of the batch: what numpy reads as floats or ints. A bfloat16 Tensor is
+                not, since numpy reads its bits: cast it to float32.
             batch_size: rows in a batch.
             dtype: "float32" or "float64", of `reference_log_probs`. float32 keeps about 7 digits,
                 1e-4 of the log-probability of a long answer.
 
         Raises:
-            TypeError: batch_size is not an int.
+            TypeError: batch_size is not an int, or reference returns no floats or ints.
             ValueError: batch_size < 1, dtype is another one, or what reference returns has
                 another shape or is not finite.
         """
         check_choice("dtype", dtype, ("float32", "float64"))
         found: dict[int, FloatArray] = {}
         for start, batch in enumerate(self.batches(batch_size)):
-            values = np.asarray(reference(batch), dtype)
+            values = _reference_values(reference(batch), dtype)
             count = batch["answer_rows"].size
             if values.shape != (count,):
                 raise ValueError(
@@ -363,8 +364,8 @@ def _pack(
     multiple: int,
     numbers: Sequence[int] | None,
 ) -> PackedPreference:
-    check_size("seq_len", seq_len)
-    check_size("pad_token_id", pad_token_id, least=0)
+    seq_len = check_size("seq_len", seq_len)
+    pad_token_id = check_size("pad_token_id", pad_token_id, least=0, most=INT64.max)
     check_choice("weights", weights, WEIGHTS)
     check_choice("answer_layout", answer_layout, LAYOUTS)
     given = tuple(samples)
@@ -397,6 +398,17 @@ def _pack(
         _row_starts=row_starts(layout),
         answer_layout=answer_layout,
     )
+
+
+def _reference_values(returned: object, dtype: str) -> FloatArray:
+    """Return a copy: the callable may fill the same array again for the next batch."""
+    values = np.asarray(returned)
+    if values.dtype.kind not in "fi":
+        raise TypeError(
+            "reference must return floats that numpy can read (a bfloat16 Tensor: cast it to "
+            f"float32); got {type(returned).__name__} of {values.dtype}"
+        )
+    return values.astype(dtype)
 
 
 def _joined(arrays: Sequence[Int64Array], width: int | None = None) -> Int64Array:

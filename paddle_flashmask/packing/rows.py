@@ -11,7 +11,13 @@ from typing import Any, Generic, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from paddle_flashmask.packing.layout import Layout, PackingStatistics, Placement, check_size
+from paddle_flashmask.packing.layout import (
+    INT64,
+    Layout,
+    PackingStatistics,
+    Placement,
+    check_size,
+)
 
 __all__ = ["WEIGHTS", "Batch", "PackedRows", "check_numbers", "row_starts"]
 
@@ -102,10 +108,12 @@ class PackedRows(ABC, Generic[Item]):
             TypeError: batch_size is not an int.
             ValueError: batch_size < 1, a row number is out of range, or both orders are given.
         """
-        check_size("batch_size", batch_size)
+        batch_size = check_size("batch_size", batch_size)
         if seed is not None and row_order is not None:
             raise ValueError("row_order and seed must not be given together; got both")
         order = list(range(len(self)) if row_order is None else row_order)
+        for row in order:
+            self.row_placements(row)  # which raises
         if seed is not None:
             order = np.random.default_rng(seed).permutation(len(self)).tolist()
         last = len(order) - len(order) % batch_size if drop_last else len(order)
@@ -190,10 +198,14 @@ def check_numbers(numbers: Sequence[int] | None, count: int) -> tuple[int, ...]:
     """Return how each of `count` samples is named; 0, 1, ... for None.
 
     Raises:
+        TypeError: a number is not an int.
         ValueError: there are not as many numbers as samples.
     """
     if numbers is None:
         return tuple(range(count))
     if len(numbers) != count:
         raise ValueError(f"numbers must name all {count} samples; got {len(numbers)} numbers")
-    return tuple(numbers)
+    return tuple(
+        check_size(f"numbers[{place}]", number, least=INT64.min, most=INT64.max)
+        for place, number in enumerate(numbers)
+    )

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from paddle_flashmask.packing.layout import Placement, check_choice, check_size, plan_rows
+from paddle_flashmask.packing.layout import INT64, Placement, check_choice, check_size, plan_rows
 from paddle_flashmask.packing.rows import WEIGHTS, Batch, PackedRows, check_numbers, row_starts
 from paddle_flashmask.packing.samples import (
     IGNORE_INDEX,
@@ -127,8 +127,8 @@ def pack_sft(
         >>> batch["attn_mask_startend_row_indices"][0, 0, :, 0].tolist()
         [3, 3, 3, 5, 5, 5]
     """
-    check_size("seq_len", seq_len)
-    check_size("pad_token_id", pad_token_id, least=0)
+    seq_len = check_size("seq_len", seq_len)
+    pad_token_id = check_size("pad_token_id", pad_token_id, least=0, most=INT64.max)
     check_choice("weights", weights, WEIGHTS)
     given = tuple(samples)
     names = check_numbers(numbers, len(given))

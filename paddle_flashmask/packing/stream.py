@@ -27,7 +27,8 @@ class PackedStream:
     `buffer_size` samples. With "sequential" and no seed, samples come out in the order of the
     stream. The same stream, arguments and seed always give the same batches.
 
-    For Paddle's `DataLoader` wrap it in an `IterableDataset` and pass `batch_size=None`.
+    For Paddle's `DataLoader` wrap it in an `IterableDataset` and pass `batch_size=None`. Each of
+    its workers iterates the whole stream: take one, or give each a part of the samples.
 
     Attributes:
         statistics: of the batches given out so far by the newest iterator, and what was dropped
@@ -68,11 +69,12 @@ class PackedStream:
             TypeError: a size is not an int.
             ValueError: a size is less than 1.
         """
-        check_size("batch_size", batch_size)
-        check_size("buffer_size", buffer_size)
+        batch_size = check_size("batch_size", batch_size)
+        buffer_size = check_size("buffer_size", buffer_size)
         self._samples, self._pack = samples, pack
         self._batch_size, self._buffer_size = batch_size, buffer_size
         self._seed, self._drop_last = seed, drop_last
+        self._is_spent = False
         self.statistics = PackingStatistics(0, 0, 0, 0, 0, 0, 0.0, 0.0)
 
     def __iter__(self) -> Iterator[Batch]:
@@ -80,8 +82,15 @@ class PackedStream:
 
         Raises:
             TypeError: see `pack`.
-            ValueError: see `pack`.
+            ValueError: see `pack`; or the samples are a generator, or another iterator, that was
+                begun before.
         """
+        if self._is_spent:
+            raise ValueError(
+                "samples must be iterable anew for each iterator, as a list or a data set is; got "
+                f"{type(self._samples).__name__}, which was begun before"
+            )
+        self._is_spent = iter(self._samples) is self._samples
         self.statistics = PackingStatistics(0, 0, 0, 0, 0, 0, 0.0, 0.0)
         random = None if self._seed is None else np.random.default_rng(self._seed)
         numbered = enumerate(self._samples)

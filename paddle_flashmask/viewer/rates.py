@@ -69,7 +69,7 @@ def estimate(
         causal_tiles: those that a plain causal mask would compute.
         all_tiles: all tiles.
         cells: all cells, Sq * Sk times samples and heads, counted as the tiles are.
-        seqlen: of the mask, in tokens.
+        seqlen: of the mask, in tokens: the smaller of rows and keys.
         dtype: "float32" or "bfloat16".
 
     Raises:

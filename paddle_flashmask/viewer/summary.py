@@ -132,7 +132,7 @@ def _speed(mask: ColumnMask, seqlen_q: int, shape: Shape) -> list[str]:
         causal_tiles=price.causal_tiles,
         all_tiles=price.all_tiles,
         cells=batch * shape.num_heads * seqlen_q * seqlen_k,
-        seqlen=max(seqlen_q, seqlen_k),
+        seqlen=min(seqlen_q, seqlen_k),
         dtype=shape.dtype,
     )
     if isinstance(found, str):

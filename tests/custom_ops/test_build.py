@@ -196,10 +196,13 @@ def test_edited_header_and_changed_flags_each_give_a_new_library(project):
     [
         ({"CXX": "no-such-compiler"}, "error: no C++ compiler 'no-such-compiler' was found"),
         ({"PYTHONPATH": "hidden"}, "setup_ops.py: Paddle is needed to build the operators"),
+        ({"MAX_JOBS": "0"}, "error: MAX_JOBS must be a number of at least 1; got '0'"),
+        ({"MAX_JOBS": "two"}, "error: MAX_JOBS must be a number of at least 1; got 'two'"),
+        ({"FLASHMASK_CXXFLAGS": "'-O1"}, "error: FLASHMASK_CXXFLAGS must be words as of a shell"),
     ],
-    ids=["compiler", "paddle"],
+    ids=["compiler", "paddle", "no jobs", "jobs in words", "quotation"],
 )
-def test_missing_tool_is_named_in_one_line(project, environment, message):
+def test_what_is_wrong_is_named_in_one_line(project, environment, message):
     hidden = project / "hidden" / "paddle"
     hidden.mkdir(parents=True)
     (hidden / "__init__.py").write_text("raise ImportError('hidden by the test')\n")

@@ -8,6 +8,7 @@ cannot have: a Paddle that says it has CUDA, an nvidia-smi that names a GPU.
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shutil
@@ -20,7 +21,7 @@ import paddle
 import pytest
 
 import paddle_flashmask
-from paddle_flashmask.doctor import children
+from paddle_flashmask.doctor import children, probes
 from paddle_flashmask.doctor.diagnosis import runs_on
 
 PACKAGE = Path(paddle_flashmask.__file__).parent
@@ -203,7 +204,7 @@ def test_two_libraries(site):
     shutil.copy(site.package / "_custom_ops.so", site.package / "_custom_ops_pd_.so")
     assert site.only_sentence() == (
         f"there is more than one operator library in {site.package}: _custom_ops.so, "
-        "_custom_ops_pd_.so; build again"
+        "_custom_ops_pd_.so; delete them and build again"
     )
 
 
@@ -357,6 +358,12 @@ def test_wrong_results(site):
         "largest value, where 1e-05 is allowed",
         site.only_sentence(),
     )
+
+
+def test_no_number_is_worse_than_any():
+    errors = [[1e-7, "out"], [math.nan, "grad_key"], [3.0, "grad_value"]]
+    assert probes.worst(errors)[1] == "grad_key"
+    assert probes.worst(errors[::2]) == [3.0, "grad_value"]
 
 
 def test_kernel_that_dies(site):

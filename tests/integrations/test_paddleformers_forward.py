@@ -56,6 +56,24 @@ def assert_close(out, exact):
     assert_array_close("out", out, exact, None, "float32")
 
 
+@pytest.mark.parametrize("window", [2**31 - 1, 2**31, 2**63 - 1, 2**64])
+def test_a_window_wider_than_int32_hides_nothing(window, rng):
+    given, field = tensors(rng), random_field(rng, 1, 1)
+    wide = ours(given, on=layer(sliding_window=window), **{FIELD: field})
+    assert (wide == ours(given, **{FIELD: field})).all()
+
+
+@pytest.mark.parametrize("is_causal", [True, False])
+def test_a_padding_mask_of_ones_changes_no_window(is_causal, rng):
+    given, seen = tensors(rng), np.ones((BATCH, SEQLEN), bool)
+    options = {"on": layer(sliding_window=3), "is_causal": is_causal}
+    masked = ours(given, attention_mask=seen, **options)
+    assert_close(masked, ours(given, **options).astype(np.float64))
+    distance = np.arange(SEQLEN)[:, None] - np.arange(SEQLEN)
+    visible = (np.abs(distance) < 3) & ((distance >= 0) | (not is_causal))
+    assert_close(masked, dense(*given, visible[None, None]))
+
+
 def random_field(rng, heads, width, dtype=np.int32):
     return rng.integers(0, SEQLEN + 1, (BATCH, heads, SEQLEN, width), dtype)
 

@@ -88,6 +88,15 @@ def test_wrong_batches_are_named(changes, error, words):
         integration.model_inputs(batch_of(**changes), flash_mask=True)
 
 
+def test_indices_in_place_of_the_mask_need_positions_too():
+    batch = batch_of(attention_mask=paddle.full([1, 1, 9, 1], 9, "int32"))
+    del batch[FIELD]
+    assert integration.model_inputs(batch, flash_mask=True).keys() == batch.keys()
+    del batch["position_ids"]
+    with pytest.raises(ValueError, match="flash_mask=True needs position_ids in the batch"):
+        integration.model_inputs(batch, flash_mask=True)
+
+
 def test_several_mask_heads_have_no_dense_mask():
     batch = batch_of(**{FIELD: paddle.full([1, 2, 9, 1], 9, "int32")})
     assert integration.model_inputs(batch, flash_mask=True)["attention_mask"].shape[1] == 2

@@ -1,6 +1,7 @@
 """Each loss against its formula in numpy, float64."""
 
 import math
+import re
 
 import numpy as np
 import paddle
@@ -212,7 +213,7 @@ ERRORS = [
     ),
     (
         lambda: losses.dpo_loss(ZEROS([2]), ZEROS([1, 2], "int64"), beta=0),
-        "beta must be above 0; got 0",
+        "beta must be above 0 and finite; got 0",
     ),
     (
         lambda: losses.dpo_loss(ZEROS([2]), ZEROS([1, 2], "int64"), label_smoothing=0.5),
@@ -220,13 +221,100 @@ ERRORS = [
     ),
     (
         lambda: losses.simpo_loss(ZEROS([2]), ZEROS([1, 2], "int64"), gamma=-1),
-        "gamma must be at least 0; got -1",
+        "gamma must be at least 0 and finite; got -1",
     ),
     (
         lambda: losses.rm_pairwise_loss(ZEROS([2]), ZEROS([1, 2], "int64"), ZEROS([2], "int64")),
         "pair_groups must have shape [1]; got [2]",
     ),
+    (
+        lambda: losses.dpo_loss(ZEROS([2]), ZEROS([1, 2], "int64"), beta=math.inf),
+        "beta must be above 0 and finite; got inf",
+    ),
+    (
+        lambda: losses.simpo_loss(ZEROS([2]), ZEROS([1, 2], "int64"), gamma=math.nan),
+        "gamma must be at least 0 and finite; got nan",
+    ),
 ]
+TYPE_ERRORS = [
+    (
+        lambda: losses.sft_loss(ZEROS([1, 3, 4]), ZEROS([1, 3])),
+        "labels must be int64 or int32; got float32",
+    ),
+    (
+        lambda: losses.answer_log_probs(
+            ZEROS([1, 3, 4]), *[ZEROS([2], "int64")] * 5, num_answers=1
+        ),
+        "target_weights must be float32 or float64; got int64",
+    ),
+    (
+        lambda: losses.dpo_loss(ZEROS([2]), ZEROS([1, 2], "int64"), beta=None),
+        "beta must be a number; got NoneType None",
+    ),
+    (
+        lambda: losses.rm_pairwise_loss(ZEROS([2]), ZEROS([1, 2], "int64"), None),
+        "pair_groups must be a paddle.Tensor; got NoneType",
+    ),
+]
+
+
+@pytest.mark.parametrize(("call", "text"), TYPE_ERRORS)
+def test_wrong_types_are_named(call, text):
+    with pytest.raises(TypeError, match=re.escape(text)):
+        call()
+
+
+def test_tokens_of_tiny_probability_count_in_full(rng):
+    # Paddle's cross_entropy on the CPU takes none for less likely than exp(-64).
+    logits = 60 * random_logits(rng, 2, 5, 11)
+    labels = rng.integers(0, 11, (2, 5))
+    labels[0, 1] = IGNORED
+    given = tensor(logits)
+    given.stop_gradient = False
+    loss = losses.sft_loss(given, tensor(labels))
+    at = np.argwhere(labels != IGNORED)
+    exact = np.array([-log_softmax(logits)[b, t, labels[b, t]] for b, t in at])
+    assert exact.max() > 100
+    assert_close("loss", loss, exact.mean())
+    loss.backward()
+    gradient = np.exp(log_softmax(logits))
+    gradient[labels == IGNORED] = 0
+    for b, t in at:
+        gradient[b, t, labels[b, t]] -= 1
+    assert_close("gradient", given.grad, gradient / len(at))
+
+
+def test_what_stands_where_there_is_no_label_does_not_count(rng):
+    logits, labels = random_logits(rng, 1, 4, 5), np.array([[1, IGNORED, 3, IGNORED]])
+    weights = np.array([[1, np.nan, 2, -np.inf]], np.float32)
+    clean = np.array([[1, 0, 2, 0]], np.float32)
+    ours, wanted = (losses.sft_loss(*map(tensor, (logits, labels, w))) for w in (weights, clean))
+    assert float(ours) == float(wanted)
+    logits[0, 1] = np.nan
+    given = tensor(logits)
+    given.stop_gradient = False
+    loss = losses.sft_loss(given, tensor(labels))
+    loss.backward()
+    assert np.isfinite(float(loss))
+    assert np.isfinite(given.grad.numpy()).all()
+
+
+@pytest.mark.filterwarnings("ignore:Tensor do not have 'place' interface:UserWarning")  # Paddle's
+def test_losses_are_traced_with_unknown_sizes(rng):
+    spec = paddle.static.InputSpec
+    specs = [spec([None, None, 7]), spec([None, None], "int64")]
+    traced = paddle.jit.to_static(losses.sft_loss, input_spec=specs, full_graph=True)
+    logits, labels = random_logits(rng, 2, 3, 7), rng.integers(0, 7, (2, 3))
+    arguments = tensor(logits), tensor(labels)
+    assert_close("loss", traced(*arguments), float(losses.sft_loss(*arguments)))
+
+    def dpo(log_probs, pairs):
+        return losses.dpo_loss(log_probs, pairs).loss
+
+    specs = [spec([None]), spec([None, 2], "int64")]
+    traced = paddle.jit.to_static(dpo, input_spec=specs, full_graph=True)
+    arguments = tensor(random_logits(rng, 4)), tensor([[0, 1], [2, 3], [0, 3]])
+    assert_close("loss", traced(*arguments), float(dpo(*arguments)))
 
 
 @pytest.mark.parametrize(("call", "text"), ERRORS)

@@ -55,6 +55,12 @@ def run(layer, hidden, *arguments):
     return arrays
 
 
+@pytest.mark.parametrize("sizes", [(0, 6), (1, 0), (0, 0)], ids=str)
+def test_batches_without_tokens_give_none(sizes):
+    out = layer_of()(paddle.zeros([*sizes, HIDDEN]), paddle.zeros(sizes, "int64"))
+    assert list(out.shape) == [*sizes, HIDDEN]
+
+
 @pytest.mark.parametrize("is_packed", [True, False])
 @pytest.mark.parametrize("options", [{}, {"head_dim": 24, "bias": True, "rope_base": 500.0}])
 def test_forward_and_backward_equal_the_dense_definition(is_packed, options, rng):

@@ -173,3 +173,44 @@ def test_wrong_fields_are_named(call, error, text):
     with pytest.raises(error) as caught:
         call()
     assert str(caught.value).startswith(text)
+
+
+@pytest.mark.parametrize(
+    ("batch", "lengths", "text"),
+    [
+        (
+            {"attn_mask_startend_row_indices": [[[2, 2, 3, 3]]]},
+            [3],
+            "seq_len must be that of attn_mask_startend_row_indices, 4; got 8",
+        ),
+        (
+            {"inbatch_pack_offset": [[0, 2, 5]]},
+            [3],
+            "lengths must be where inbatch_pack_offset ends, [5]; got [3]",
+        ),
+        (
+            {"inbatch_pack_offset": [[0, 2, 5]]},
+            [5, 5],
+            "lengths must be where inbatch_pack_offset ends, [5]; got [5, 5]",
+        ),
+    ],
+)
+def test_batches_that_contradict_an_argument_are_refused(batch, lengths, text):
+    with pytest.raises(ValueError, match="must") as caught:
+        from_batch(batch, lengths, seq_len=8)
+    assert str(caught.value) == text
+
+
+@pytest.mark.parametrize(
+    ("numbers", "length", "place"),
+    [([0, 0, 3, 3, 3], 3, "3 at column 3"), ([1, 1, 1, 3, 4], 3, "1 at column 1")],
+)
+def test_real_tokens_that_do_not_see_themselves_are_refused(numbers, length, place):
+    with pytest.raises(ValueError, match=f"let each real token see itself.*got {place} in row 0"):
+        from_indices([numbers], [length])
+
+
+@pytest.mark.parametrize("offsets", [[0, -1, 3], [-1, 0, 3]])
+def test_filler_before_the_last_offset_is_refused(offsets):
+    with pytest.raises(ValueError, match="must rise from 0"):
+        from_pack_offsets(offsets, seq_len=4)

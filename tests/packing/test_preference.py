@@ -325,3 +325,23 @@ def test_rows_are_an_indexed_sequence():
     assert [batch["input_ids"][0, 1] for batch in packed] == [0, 1, 2, 3]
     with pytest.raises(IndexError, match=r"row must be in \[0, 4\); got 4"):
         packed[4]
+
+
+def test_a_reference_may_fill_one_array_again_and_again():
+    packed = pack_dpo([([1], [[2], [3]])] * 3, seq_len=3)
+    buffer = np.zeros(2, np.float32)
+
+    def reference(batch):
+        buffer[:] -= 1
+        return buffer
+
+    filled = packed.with_reference(reference)
+    found = [filled.build([row])["reference_log_probs"][0] for row in range(3)]
+    assert found == [-1, -2, -3]
+
+
+@pytest.mark.parametrize("values", [np.array([49024, 49152], np.uint16), ["1", "2"], [True, False]])
+def test_a_reference_returns_numbers(values):
+    packed = pack_dpo([([1], [[2], [3]])], seq_len=3)
+    with pytest.raises(TypeError, match="reference must return floats that numpy can read"):
+        packed.with_reference(lambda batch: values)

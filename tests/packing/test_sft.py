@@ -1,5 +1,6 @@
 import subprocess
 import sys
+from functools import partial
 
 import numpy as np
 import pytest
@@ -7,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paddle_flashmask.indices import to_dense
-from paddle_flashmask.packing import SftSample, document_lengths, pack_sft
+from paddle_flashmask.packing import PackedStream, SftSample, document_lengths, pack_sft
 
 IGNORED = -100
 ERRORS = [
@@ -289,3 +290,46 @@ def test_wrong_calls_on_packed_rows_are_named(call, text):
 def test_packing_imports_no_paddle():
     code = "import sys, paddle_flashmask.packing; sys.exit('paddle' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_sizes_of_numpy_do_not_overflow():
+    samples = [([1], [1])] * 255
+    packed = pack_sft(samples, seq_len=np.int16(1))
+    assert sum(len(batch["input_ids"]) for batch in packed.batches(np.uint8(50))) == 255
+    long = pack_sft(samples[:1], seq_len=np.int32(65536))
+    assert long.statistics.density == pytest.approx(65536**-2)
+    assert type(long.seq_len) is int
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"seq_len": 2**31}, "seq_len must be at most 2147483647; got 2147483648"),
+        (
+            {"seq_len": 4, "pad_token_id": 2**63},
+            "pad_token_id must be at most 9223372036854775807; got 9223372036854775808",
+        ),
+    ],
+)
+def test_sizes_beyond_their_dtype_are_refused(options, text):
+    with pytest.raises(ValueError, match=text):
+        pack_sft([([1], [1])], **options)
+
+
+@pytest.mark.parametrize("number", [1.7, "a", None])
+def test_numbers_of_samples_are_ints(number):
+    with pytest.raises(TypeError, match=r"numbers\[0\] must be an int; got"):
+        pack_sft([([1], [1])], seq_len=4, numbers=[number])
+
+
+def test_rows_out_of_range_are_refused_before_the_first_batch():
+    with pytest.raises(ValueError, match=r"rows must be in \[0, 1\); got 7"):
+        pack_sft([([1], [1])], seq_len=4).batches(1, row_order=[7])
+
+
+def test_a_stream_over_a_generator_is_iterated_once():
+    samples = (([n], [n]) for n in range(1, 4))
+    stream = PackedStream(samples, partial(pack_sft, seq_len=2), batch_size=1)
+    assert len(list(stream)) == 2
+    with pytest.raises(ValueError, match=r"samples must be iterable anew .* got generator, which"):
+        list(stream)

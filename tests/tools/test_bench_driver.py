@@ -119,10 +119,11 @@ def test_a_pause_comes_before_each_turn(fakes, monkeypatch):
     assert log[-7:] == [("pause", 0.5), ("First", "time", FORWARD)] * 3 + [("First", "close", None)]
 
 
-def test_a_pause_is_not_negative(capsys):
+@pytest.mark.parametrize("seconds", ["-1", "nan", "inf"])
+def test_a_pause_is_a_time(seconds, capsys):
     with pytest.raises(SystemExit):
-        options.parse(["--pause", "-1"], "")
-    assert "--pause must not be negative; got -1" in capsys.readouterr().err
+        options.parse(["--pause", seconds], "")
+    assert f"--pause must be at least 0 and finite; got {seconds}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

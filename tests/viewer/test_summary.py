@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
 import pytest
 from harness import masks, results
 from harness.options import RESULTS
@@ -102,3 +103,9 @@ def test_summary_counts_what_the_loops_count(given_mask, tile):
     plain = [whole * causal_cells(seqlen_q, seqlen_k), whole * seqlen_q * seqlen_k]
     expected = [100 * (1 - 2 * seen / cells) if cells else 0 for cells in plain]
     assert saved == [pytest.approx(one, abs=0.0501) for one in expected]
+
+
+def test_few_rows_have_no_estimate():
+    mask = indices.ColumnMask(np.full((1, 1, 4096, 1), 2, np.int32), True)
+    lines = summarize(mask, seqlen_q=2, shape=Shape(HEADS, HEAD_DIM, "float32", 64))
+    assert any("none, the shortest length measured is" in line for line in lines)

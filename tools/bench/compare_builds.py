@@ -3,6 +3,7 @@
     bash tools/build_capi.sh build/before.so; (a change); bash tools/build_capi.sh build/after.so
     python tools/bench/compare_builds.py build/before.so build/after.so --masks causal document
     python tools/bench/compare_builds.py build/*.so --heads-k 4 --deterministic --runs 9
+    python tools/bench/compare_builds.py build/*.so --kernels sm80
 
 Needs a GPU and PyTorch. A call takes 128K tokens. Every array of the first build must agree with
 the others' to a few roundings of its largest value (whether they are right is for tools/gpu_test.sh

@@ -14,8 +14,9 @@ namespace flashmask {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kBlockRows = 64;
-constexpr int kChunk = 8;  // elements of a 16-byte load
+constexpr int kBlockRows = 64;  // at 16 bytes a thread and load, 8 loads each at head dim 128
+constexpr int kChunk = 8;       // elements of a 16-byte load
+constexpr int kMostRowThreads = 32;
 
 struct Arguments {
   TensorView out;
@@ -35,11 +36,11 @@ struct Arguments {
 // The sum of products of eight pairs.
 template <typename Element>
 __device__ __forceinline__ float Dot(const uint4& left, const uint4& right) {
-  const uint32_t a[4] = {left.x, left.y, left.z, left.w};
-  const uint32_t b[4] = {right.x, right.y, right.z, right.w};
+  const uint32_t a[kChunk / 2] = {left.x, left.y, left.z, left.w};
+  const uint32_t b[kChunk / 2] = {right.x, right.y, right.z, right.w};
   float sum = 0.0f;
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
+  for (int i = 0; i < kChunk / 2; ++i) {
     const float2 x = Unpack<Element>(a[i]);
     const float2 y = Unpack<Element>(b[i]);
     sum = fmaf(x.x, y.x, fmaf(x.y, y.y, sum));
@@ -58,8 +59,8 @@ __device__ __forceinline__ void Clear(const Arguments& args) {
   }
 }
 
-// A block per kBlockRows rows of a head; so many threads share a row. All loads are under way
-// before anything waits for one.
+// A block per kBlockRows rows of a head; so many threads share a row. All loads of out and grad_out
+// are under way before anything waits for one.
 template <typename Element, int kRowThreads>
 __global__ void __launch_bounds__(kThreads) RowTermsKernel(const Arguments args) {
   constexpr int kPassRows = kThreads / kRowThreads;
@@ -115,7 +116,7 @@ template <typename Element>
 void Launch(const Arguments& args, unsigned blocks, cudaStream_t stream) {
   const auto kernel = args.head_dim <= 8 * kChunk    ? RowTermsKernel<Element, 8>
                       : args.head_dim <= 16 * kChunk ? RowTermsKernel<Element, 16>
-                                                     : RowTermsKernel<Element, 32>;
+                                                     : RowTermsKernel<Element, kMostRowThreads>;
   kernel<<<blocks, kThreads, 0, stream>>>(args);
 }
 
@@ -127,6 +128,9 @@ Status ComputeRowTerms(const BackwardParams& params,
                        void* cleared,
                        size_t cleared_bytes) {
   const AttentionSizes& sizes = params.sizes;
+  if (sizes.head_dim > kMostRowThreads * kChunk) {
+    return Status::Unsupported("row terms of a head_dim above 256");
+  }
   Arguments args;
   args.out = params.out;
   args.grad_out = params.grad_out;

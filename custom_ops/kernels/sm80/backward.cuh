@@ -164,11 +164,9 @@ class BackwardBlock {
     const int32_t num_steps = NumSteps();
     for (int32_t g = 0; g < args_.heads_per_key; ++g) {
       const int32_t head = head_k_ * args_.heads_per_key + g;
-      const int32_t mask = Mask(head);
-      const int4 bounds = Bounds(mask);
+      if (g == 0 || args_.heads_per_mask < args_.heads_per_key) LoadBounds(Mask(head));
       for (int32_t begin = 0; begin < num_steps; begin += shared_->live.kChunkTiles) {
-        CollectSteps(mask, begin, num_steps);
-        if (begin == 0 && threadIdx.x < kKeys) shared_->bounds[threadIdx.x] = bounds;
+        CollectSteps(Mask(head), begin, num_steps);
         __syncthreads();
         RunChunk(head, begin);
         __syncthreads();
@@ -261,13 +259,15 @@ class BackwardBlock {
     ptx::CpAsyncCommit();
   }
 
-  // Of the thread's key of the block; past the plan's last range every row is masked.
-  __device__ __forceinline__ int4 Bounds(int32_t mask) const {
-    static_assert(kKeys <= Config::kThreads, "a thread loads bounds of one key");
+  // Bounds of the block's keys; those past the plan's last range mask every row.
+  __device__ __forceinline__ void LoadBounds(int32_t mask) {
+    __syncthreads();
     const int32_t planned = args_.plan.num_column_tiles * kPlanColumns;
-    const int32_t column = KeyBegin() + static_cast<int32_t>(threadIdx.x);
-    if (column >= planned) return make_int4(0, args_.seqlen_q, 0, 0);
-    return args_.plan.bounds[int64_t{mask} * planned + column];
+    for (int i = threadIdx.x; i < kKeys; i += Config::kThreads) {
+      const int32_t column = KeyBegin() + i;
+      shared_->bounds[i] = column < planned ? args_.plan.bounds[int64_t{mask} * planned + column]
+                                            : make_int4(0, args_.seqlen_q, 0, 0);
+    }
   }
 
   __device__ __forceinline__ void CollectSteps(int32_t mask, int32_t begin, int32_t num_steps) {

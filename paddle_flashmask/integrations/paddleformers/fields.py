@@ -175,9 +175,10 @@ def _visible(mask: paddle.Tensor) -> NDArray[np.bool_]:
 def narrowed_by_window(
     fields: MaskFields, window: int, *, seqlen_q: int, seqlen_k: int, on_host: bool = False
 ) -> MaskFields:
-    """Return the mask with all keys hidden that lie `window` tokens or more behind a row.
+    """Return the mask with all keys hidden that lie `window` tokens or more from a row.
 
-    A mask that is narrowed already stays as it is.
+    Behind it, and, where attention is not causal, ahead of it, as without a mask. A mask that is
+    narrowed already stays as it is.
 
     Args:
         fields: indices of any form on the host, elsewhere causal with one number per column.
@@ -197,11 +198,13 @@ def narrowed_by_window(
             f"a sliding window is supported with one number per column of {FIELD} and causal "
             f"attention only; got shape {list(given.shape)}, causal={fields.causal}"
         )
+    window = min(window, seqlen_q + seqlen_k)  # all keys; a larger sum would leave int32
     columns = paddle.arange(seqlen_k, dtype="int32") + (window - (seqlen_k - seqlen_q))
     ends = columns.clip(0, seqlen_q).reshape([1, 1, seqlen_k, 1])
     if is_simple:
         return MaskFields(paddle.minimum(given, ends), fields.causal)
-    rows = np.concatenate([ends.numpy(), np.zeros_like(ends.numpy())], axis=-1)
+    ahead = (columns - (2 * window - 1)).clip(0, 0 if fields.causal else seqlen_q)
+    rows = np.concatenate([ends.numpy(), ahead.reshape(ends.shape).numpy()], axis=-1)
     both = indices.intersect(
         indices.ColumnMask(given.numpy(), fields.causal),
         indices.ColumnMask(rows, False),

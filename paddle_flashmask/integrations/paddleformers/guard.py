@@ -246,15 +246,20 @@ def _check_zeros_and_ones(mask: paddle.Tensor) -> None:
 def _refuse_packed_rows(positions: paddle.Tensor | None, mask: paddle.Tensor | None) -> None:
     """Raise if positions restart and count on: samples in one row, with nothing that parts them.
 
-    The zeros of padding restart and do not count on; what a padding mask hides does not count.
+    The zeros of padding restart and do not count on; where a padding mask says what is padding,
+    all other restarts count.
     """
-    if positions is None or positions.ndim != 2 or positions.shape[1] < 3:
+    if positions is None or positions.ndim != 2:
         return
-    steps = positions[:, 1:] - positions[:, :-1]
-    is_start = (steps[:, :-1] <= 0).logical_and(steps[:, 1:] == 1)
+    if positions.shape[1] < (3 if mask is None else 2):
+        return
+    is_start = positions[:, 1:] <= positions[:, :-1]
     if mask is not None:
         seen = mask[:, -positions.shape[1] :].astype("bool")
-        is_start = is_start.logical_and(seen[:, :-2]).logical_and(seen[:, 1:-1])
+        is_start = is_start.logical_and(seen[:, :-1]).logical_and(seen[:, 1:])
+    else:
+        counts_on = positions[:, 2:] - positions[:, 1:-1] == 1
+        is_start = is_start[:, :-1].logical_and(counts_on)
     if bool(is_start.any()):
         raise ValueError(
             f"{POSITIONS} restart within a row, so it holds several samples, and neither {FIELD} "

@@ -45,6 +45,7 @@ def model_inputs(batch: Mapping[str, Any], *, flash_mask: bool) -> dict[str, Any
                 "attention_mask must not be int32 of four axes with flash_mask=False: that form "
                 f"means indices; give them as {INDEX_FIELD}"
             )
+        _check_positions(inputs)
         return inputs  # was here already
     if inputs.get(INDEX_FIELD) is None:
         if flash_mask:
@@ -60,15 +61,20 @@ def model_inputs(batch: Mapping[str, Any], *, flash_mask: bool) -> dict[str, Any
             f"a batch must have {INDEX_FIELD} or attention_mask, not both: write what the second "
             "one hides into the indices (padding column j holds j)"
         )
-    if flash_mask and inputs.get("position_ids") is None:
-        raise ValueError(
-            "flash_mask=True needs position_ids in the batch, from 0 in each packed sample; "
-            f"got {_listed(inputs)}"
-        )
+    if flash_mask:
+        _check_positions(inputs)
     indices = narrowed(INDEX_FIELD, inputs.pop(INDEX_FIELD))
     indices = _in_form(indices, inputs)
     inputs["attention_mask"] = indices if flash_mask else _dense(indices)
     return inputs
+
+
+def _check_positions(inputs: Mapping[str, Any]) -> None:
+    if inputs.get("position_ids") is None:
+        raise ValueError(
+            "flash_mask=True needs position_ids in the batch, from 0 in each packed sample; "
+            f"got {_listed(inputs)}"
+        )
 
 
 def narrowed(name: str, indices: object) -> paddle.Tensor:

@@ -166,6 +166,16 @@ def test_packed_rows_without_anything_that_parts_them_are_refused(name, padding,
         make_model(NAME, name)(**batch)
 
 
+@pytest.mark.parametrize("end", [[0], [0, 0, 0], [0, 5, 6, 0], [2, 1]], ids=str)
+def test_short_samples_behind_the_first_are_refused_where_a_mask_says_they_are_real(end, batch):
+    positions = paddle.arange(SEQ_LEN).expand([2, -1]).clone()
+    positions[:, -len(end) :] = paddle.to_tensor(end)
+    inputs = {"input_ids": batch["input_ids"], "position_ids": positions}
+    mask = paddle.ones([2, SEQ_LEN], dtype="int64")
+    with pytest.raises(ValueError, match="position_ids restart within a row"):
+        make_model(NAME)(**inputs, attention_mask=mask)
+
+
 def test_rows_of_one_sample_and_padding_need_no_mask(batch):
     """What a batch holds without packing; padding has position 0."""
     positions = paddle.arange(SEQ_LEN).expand([2, -1]).clone()

@@ -171,7 +171,8 @@ def _time_in_turns(
             if (turn + 1) * share // most == turn * share // most:
                 continue
             untimed = calls_in_a_row(one.seconds[direction]) if device == "gpu" else 0
-            time.sleep(effort.pause)
+            if one.failure is None:
+                time.sleep(effort.pause)
             answer = one.ask(do="time", direction=direction, count=count, untimed=untimed)
             if answer is not None:
                 found = [Timing(*timing) for timing in answer["timings"]]

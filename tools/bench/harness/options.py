@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from itertools import product
 from pathlib import Path
 
@@ -142,8 +143,8 @@ def _refuse_wrong(parser: argparse.ArgumentParser, options: argparse.Namespace) 
     """End with an error if options do not go together."""
     if options.group and (options.device != "gpu" or _has_shape(options)):
         parser.error("--group must come with --device gpu and without a shape")
-    if options.pause < 0:
-        parser.error(f"--pause must not be negative; got {options.pause:g}")
+    if not 0 <= options.pause < math.inf:
+        parser.error(f"--pause must be at least 0 and finite; got {options.pause:g}")
     known = ON_DEVICE[options.device] + OPTIONAL[options.device]
     for name in [*(options.providers or ()), *options.exclude]:
         if name not in known:
