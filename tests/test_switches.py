@@ -96,10 +96,8 @@ def test_wrong_instruction_set_in_the_environment_fails_in_words(tmp_path):
 
 def test_gpu_kernels_that_are_not_there_are_refused_in_words():
     _ops.set_gpu_kernels("auto")
-    with pytest.raises(ValueError, match="must be auto or the name of one of") as raised:
+    with pytest.raises(ValueError, match="must be auto, since none was built; got 'sm75'"):
         _ops.set_gpu_kernels("sm75")
-    assert "cpu: float32" in str(raised.value)
-    assert "got 'sm75'" in str(raised.value)
 
 
 def test_wrong_gpu_kernels_in_the_environment_fail_in_words(tmp_path):

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <initializer_list>
+#include <set>
 #include <tuple>
 
 namespace flashmask {
@@ -190,13 +191,18 @@ Status RestrictGpuKernels(const std::string& name) {
     only_gpu_kernels = nullptr;
     return Status::Ok();
   }
+  std::set<std::string> known;
   for (const Kernel& kernel : Kernels()) {
-    if (kernel.device == Device::kCpu || name != kernel.name) continue;
+    if (kernel.device == Device::kCpu) continue;
+    known.insert(kernel.name);
+    if (name != kernel.name) continue;
     only_gpu_kernels = kernel.name;
     return Status::Ok();
   }
-  return Status::InvalidArgument("the GPU kernels must be auto or the name of one of\n" +
-                                 DescribeKernels() + "\ngot '" + name + "'");
+  std::string names = "auto";
+  for (const std::string& one : known) names += ", " + one;
+  if (known.empty()) names += ", since none was built";
+  return Status::InvalidArgument("the GPU kernels must be " + names + "; got '" + name + "'");
 }
 
 std::string DescribeKernels() {

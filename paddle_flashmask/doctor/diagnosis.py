@@ -178,21 +178,27 @@ def _gpus(found: Findings) -> Iterator[str]:
             f"{paddle.facts['cuda']}"
         )
     if build is not None and build.with_cuda:
-        yield from filter(None, (_architecture(gpu, build.architectures) for gpu in {*gpus}))
+        yield from _architectures(list(dict.fromkeys(gpus)), build.architectures)
 
 
-def _architecture(gpu: Gpu, built: tuple[str, ...]) -> str | None:
-    """Return what is wrong if no code that was built runs on a GPU."""
-    told = f"{gpu.name} (compute capability {capability_text(gpu.capability)})"
-    if gpu.capability < OLDEST_CAPABILITY:
-        return f"{told} is too old: the kernels need {capability_text(OLDEST_CAPABILITY)} or newer"
-    if any(runs_on(code, gpu.capability) for code in built):
-        return None
-    name = HOPPER if gpu.capability == HOPPER_CAPABILITY else str(gpu.capability)
-    return (
-        f"nothing was built for {told}, only {', '.join(built) or 'nothing'}: build again with "
-        f'FLASHMASK_ARCHS="{name}" {BUILD}'
-    )
+def _architectures(gpus: list[Gpu], built: tuple[str, ...]) -> Iterator[str]:
+    """Yield what is wrong with GPUs on which no code runs that was built."""
+    missing: dict[str, str] = {}
+    for gpu in gpus:
+        told = f"{gpu.name} (compute capability {capability_text(gpu.capability)})"
+        if gpu.capability < OLDEST_CAPABILITY:
+            oldest = capability_text(OLDEST_CAPABILITY)
+            yield f"{told} is too old: the kernels need {oldest} or newer"
+        elif not any(runs_on(code, gpu.capability) for code in built):
+            name = HOPPER if gpu.capability == HOPPER_CAPABILITY else str(gpu.capability)
+            missing[name] = told
+    if missing:
+        wanted = [code.removeprefix("sm_") for code in built] + list(missing)
+        yield (
+            f"nothing was built for {', '.join(missing.values())}, only "
+            f"{', '.join(built) or 'nothing'}: build again with "
+            f'FLASHMASK_ARCHS="{" ".join(wanted)}" {BUILD}'
+        )
 
 
 def runs_on(code: str, capability: int) -> bool:

@@ -18,6 +18,7 @@ import sys
 from pathlib import Path
 from textwrap import shorten
 
+from paddle_flashmask.indices import ColumnMask
 from paddle_flashmask.viewer import colours, png, rates, sources, svg, text
 from paddle_flashmask.viewer.blocks import make_blocks
 from paddle_flashmask.viewer.explanation import explain
@@ -134,10 +135,11 @@ def show(source: Source, options: argparse.Namespace) -> None:
     num_heads = options.heads or heads * -(-DEFAULT_HEADS // heads)
     shape = Shape(num_heads, options.head_dim, options.dtype, options.tile)
     place = {"seqlen_q": seqlen_q, "sample": options.sample, "head": options.head}
-    print(source.title)
     if options.explain:
-        print(explain(source.mask, *options.explain, **place).sentence)
+        told = explain(source.mask, *options.explain, **place).sentence
+        print(source.title, told, sep="\n")
         return
+    print(source.title)
     lines = summarize(source.mask, seqlen_q=seqlen_q, shape=shape)
     print(*lines, sep="\n")
     which = ""
@@ -150,7 +152,9 @@ def show(source: Source, options: argparse.Namespace) -> None:
         print(text.draw(blocks))
         return
     title = shorten(source.title, LONGEST_TITLE, placeholder=" ...")
-    words = [f"tiles of {options.tile} x {options.tile}{which}", lines[1]]
+    drawn = ColumnMask(rows[options.sample, options.head][None, None], source.mask.causal)
+    density = summarize(drawn, seqlen_q=seqlen_q, shape=shape)[1]
+    words = [f"tiles of {options.tile} x {options.tile}{which}", density]
     if options.output.suffix == ".png":
         png.draw(options.output, blocks, title, words)
     else:

@@ -9,6 +9,8 @@ from paddle_flashmask.viewer.blocks import Blocks
 from paddle_flashmask.viewer.colours import LEGEND, hex_colour, paint, scale_words
 
 INCHES, DOTS_PER_INCH = 7.0, 150
+LEAST_INCHES = 5.0  # of the width: for the words
+THINNEST = 1 / 8  # of the picture's longer side; what is thinner is stretched
 MOST_RULES = 40
 
 
@@ -43,12 +45,15 @@ def draw(path: Path, blocks: Blocks, title: str, words: list[str]) -> None:
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
-    figure = Figure(figsize=(INCHES, INCHES + 2), dpi=DOTS_PER_INCH, layout="constrained")
+    rows, columns = (float(count * blocks.step) for count in blocks.visible.shape)
+    height, width = (max(side / max(rows, columns), THINNEST) for side in (rows, columns))
+    size = (max(INCHES * width, LEAST_INCHES), INCHES * height + 2)
+    figure = Figure(figsize=size, dpi=DOTS_PER_INCH, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
-    rows, columns = (float(count * blocks.step) for count in blocks.visible.shape)
     extent = (0.0, columns, rows, 0.0)
-    axes.imshow(paint(blocks), extent=extent, interpolation="nearest", aspect="equal")
+    aspect = "equal" if THINNEST < rows / columns < 1 / THINNEST else "auto"
+    axes.imshow(paint(blocks), extent=extent, interpolation="nearest", aspect=aspect)
     edges = range(blocks.tile, max(blocks.seqlen_q, blocks.seqlen_k), blocks.tile)
     if len(edges) <= MOST_RULES:
         axes.hlines([y for y in edges if y < blocks.seqlen_q], 0, blocks.seqlen_k, "#666", lw=0.4)

@@ -22,7 +22,8 @@ import pytest
 
 import paddle_flashmask
 from paddle_flashmask.doctor import children, probes
-from paddle_flashmask.doctor.diagnosis import runs_on
+from paddle_flashmask.doctor.diagnosis import _architectures, runs_on
+from paddle_flashmask.doctor.machine import Gpu
 
 PACKAGE = Path(paddle_flashmask.__file__).parent
 VERSION = paddle_flashmask.__version__
@@ -307,6 +308,16 @@ def test_library_without_cuda_under_a_paddle_with_cuda(toolkit, sentence, site):
     assert any(sentence in one for one in sentences), told
 
 
+def test_one_command_builds_for_all_gpus_that_nothing_was_built_for():
+    gpus = [Gpu("A", 80), Gpu("B", 100), Gpu("C", 120), Gpu("D", 75)]
+    too_old, command = _architectures(gpus, ("sm_80", "sm_90a"))
+    assert too_old.startswith("D (compute capability 7.5) is too old")
+    assert command.startswith(
+        "nothing was built for B (compute capability 10.0), C (compute capability 12.0), only"
+    )
+    assert 'FLASHMASK_ARCHS="80 90a 100 120" pip' in command
+
+
 @pytest.mark.parametrize(
     ("capability", "count", "sentence"),
     [
@@ -314,7 +325,7 @@ def test_library_without_cuda_under_a_paddle_with_cuda(toolkit, sentence, site):
             "12.0",
             1,
             "nothing was built for NVIDIA A Card (compute capability 12.0), only sm_80, sm_90a: "
-            'build again with FLASHMASK_ARCHS="120" pip install',
+            'build again with FLASHMASK_ARCHS="80 90a 120" pip install',
         ),
         ("10.3", 1, "nothing was built for NVIDIA A Card (compute capability 10.3), only"),
         ("7.5", 1, "NVIDIA A Card (compute capability 7.5) is too old: the kernels need 8.0 or"),

@@ -118,3 +118,26 @@ def test_png_without_matplotlib_is_refused_in_one_sentence(monkeypatch, capsys):
     with pytest.raises(SystemExit):
         main(["causal", "seq_len=4", "--output", "mask.png"])
     assert "a PNG needs matplotlib, not installed here: pip install mat" in capsys.readouterr().err
+
+
+def test_a_caption_is_of_the_plane_that_is_drawn(tmp_path):
+    rows = np.array([[4] * 4, [1, 2, 3, 4]], np.int32)[:, None, :, None]
+    np.save(tmp_path / "rows.npy", rows)
+    for sample, density in ((0, "0.625"), (1, "0.25")):
+        file = tmp_path / f"{sample}.svg"
+        options = ["--causal", "--sample", str(sample), "--output", str(file)]
+        assert main([str(tmp_path / "rows.npy"), *options]) == 0
+        assert f"density {density}:" in file.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("sizes", [(2, 4096), (4096, 2), (64, 64)], ids=str)
+def test_thin_masks_fill_their_picture(sizes, tmp_path):
+    image = pytest.importorskip("matplotlib.image")
+    seqlen_q, seqlen_k = sizes
+    mask = indices.ColumnMask(np.full((1, 1, seqlen_k, 1), seqlen_q, np.int32), True)
+    place = {"sample": 0, "head": 0, "tile": 64, "most": colours.MOST_BLOCKS}
+    png.draw(tmp_path / "mask.png", make_blocks(mask, seqlen_q=seqlen_q, **place), "title", [])
+    pixels = image.imread(tmp_path / "mask.png")[..., :3]
+    inked = (pixels < 1).any(axis=-1)
+    assert inked.mean() > 0.2
+    assert min(inked.any(axis=1).sum(), inked.any(axis=0).sum()) > 200
