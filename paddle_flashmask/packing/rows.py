@@ -73,8 +73,10 @@ class PackedRows(ABC, Generic[Item]):
         """Return a batch of one row; see `build`.
 
         Raises:
+            TypeError: the row number is not an int.
             IndexError: the row number is not in [0, len(self)).
         """
+        check_row("row", row)
         if not 0 <= row < len(self):
             raise IndexError(f"row must be in [0, {len(self)}); got {row}")
         return self.build([row])
@@ -105,8 +107,9 @@ class PackedRows(ABC, Generic[Item]):
             drop_last: leave out a last batch of fewer than batch_size rows.
 
         Raises:
-            TypeError: batch_size is not an int.
-            ValueError: batch_size < 1, a row number is out of range, or both orders are given.
+            TypeError: batch_size, seed or a row number is not an int.
+            ValueError: batch_size < 1, seed < 0, a row number is out of range, or both orders are
+                given.
         """
         batch_size = check_size("batch_size", batch_size)
         if seed is not None and row_order is not None:
@@ -115,6 +118,7 @@ class PackedRows(ABC, Generic[Item]):
         for row in order:
             self.row_placements(row)  # which raises
         if seed is not None:
+            seed = check_size("seed", seed, least=0, most=INT64.max)
             order = np.random.default_rng(seed).permutation(len(self)).tolist()
         last = len(order) - len(order) % batch_size if drop_last else len(order)
         starts = range(0, last, batch_size)
@@ -124,8 +128,10 @@ class PackedRows(ABC, Generic[Item]):
         """Return the placements of one row, by offset.
 
         Raises:
+            TypeError: the row number is not an int.
             ValueError: the row number is out of range.
         """
+        check_row("rows", row)
         if not 0 <= row < len(self):
             raise ValueError(f"rows must be in [0, {len(self)}); got {row}")
         return self.placements[self._row_starts[row] : self._row_starts[row + 1]]
@@ -156,8 +162,11 @@ class PackedRows(ABC, Generic[Item]):
         """Return the rows that `values` [B, S, ...] belongs to; all of them if None.
 
         Raises:
+            TypeError: the values are no array.
             ValueError: the shape does not fit rows and seq_len.
         """
+        if not hasattr(values, "shape"):
+            raise TypeError(f"values must be an array; got {type(values).__name__}")
         numbers = range(len(self)) if rows is None else rows
         if values.shape[:2] != (len(numbers), self.seq_len):
             raise ValueError(
@@ -192,6 +201,16 @@ def row_starts(layout: Layout) -> tuple[int, ...]:
     """Return for each row where its placements start, and the end of all: [rows + 1] ints."""
     rows_of = [place.row for place in layout.placements]
     return tuple(np.searchsorted(rows_of, np.arange(layout.rows + 1)).tolist())
+
+
+def check_row(name: str, row: object) -> None:
+    """Raise if the number of a row is not an int.
+
+    Raises:
+        TypeError: it is something else.
+    """
+    if isinstance(row, bool) or not isinstance(row, (int, np.integer)):
+        raise TypeError(f"{name} must be ints of rows; got {type(row).__name__} {row!r}")
 
 
 def check_numbers(numbers: Sequence[int] | None, count: int) -> tuple[int, ...]:

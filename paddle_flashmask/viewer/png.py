@@ -52,8 +52,8 @@ def draw(path: Path, blocks: Blocks, title: str, words: list[str]) -> None:
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     extent = (0.0, columns, rows, 0.0)
-    aspect = "equal" if THINNEST < rows / columns < 1 / THINNEST else "auto"
-    axes.imshow(paint(blocks), extent=extent, interpolation="nearest", aspect=aspect)
+    axes.imshow(paint(blocks), extent=extent, interpolation="nearest")
+    axes.set_aspect("equal" if THINNEST < rows / columns < 1 / THINNEST else "auto")
     edges = range(blocks.tile, max(blocks.seqlen_q, blocks.seqlen_k), blocks.tile)
     if len(edges) <= MOST_RULES:
         axes.hlines([y for y in edges if y < blocks.seqlen_q], 0, blocks.seqlen_k, "#666", lw=0.4)

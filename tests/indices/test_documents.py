@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paddle_flashmask.indices import (
+    count_visible,
     from_cu_seqlens,
     from_position_ids,
     from_segment_ids,
@@ -246,3 +247,29 @@ def test_values_are_refused_in_words(convert, values, options, message):
 def test_kinds_are_refused_in_words(convert, values, options, message):
     with pytest.raises(TypeError, match=f"^{re.escape(message)}$"):
         convert(values, **options)
+
+
+@pytest.mark.parametrize(
+    ("offsets", "text"),
+    [
+        (
+            [0, 2**63 - 1, -5],
+            "cu_seqlens must not go down; got cu_seqlens[1] = 9223372036854775807",
+        ),
+        (
+            np.array([0, 2**63], np.uint64),
+            "cu_seqlens must hold ints of 64 bits; got 92233720368547",
+        ),
+    ],
+)
+def test_offsets_do_not_overflow(offsets, text):
+    with pytest.raises(ValueError, match=re.escape(text)):
+        from_cu_seqlens(offsets, seq_len=8)
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.int32, np.uint32, np.uint64])
+def test_numbers_of_rows_of_numpy_do_not_overflow(kind):
+    rows = np.full((1, 1, 4, 1), 8, np.int32)
+    wanted = to_dense(rows, causal=True, seqlen_q=8)
+    assert (to_dense(rows, causal=True, seqlen_q=kind(8)) == wanted).all()
+    assert count_visible(rows, causal=True, seqlen_q=kind(8)).tolist() == [[wanted.sum()]]

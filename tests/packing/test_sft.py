@@ -1,3 +1,4 @@
+import re
 import subprocess
 import sys
 from functools import partial
@@ -333,3 +334,17 @@ def test_a_stream_over_a_generator_is_iterated_once():
     assert len(list(stream)) == 2
     with pytest.raises(ValueError, match=r"samples must be iterable anew .* got generator, which"):
         list(stream)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "text"),
+    [
+        (lambda packed: packed[0:1], TypeError, "row must be ints of rows; got slice slice(0, 1"),
+        (lambda packed: packed.build([0.0]), TypeError, "rows must be ints of rows; got float 0.0"),
+        (lambda packed: packed.batches(1, seed=-1), ValueError, "seed must be at least 0; got -1"),
+        (lambda packed: packed.unpack([[1]]), TypeError, "values must be an array; got list"),
+    ],
+)
+def test_wrong_rows_and_values_are_named(call, error, text):
+    with pytest.raises(error, match=re.escape(text)):
+        call(pack_sft([([1], [1])], seq_len=1))
