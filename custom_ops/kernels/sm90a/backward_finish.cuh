@@ -5,7 +5,7 @@
 
 #include "kernels/common/device_math.cuh"
 #include "kernels/common/mask_plan.h"
-#include "kernels/common/scale.h"
+#include "kernels/common/row_terms.cuh"
 #include "kernels/sm90a/backward_config.h"
 #include "kernels/sm90a/backward_mask.cuh"
 
@@ -16,29 +16,6 @@
 namespace flashmask::sm90a {
 
 constexpr int kSmallThreads = 256;
-
-// What PrepareRows reads beside the arguments of the backward.
-struct RowInputs {
-  TensorView out;
-  TensorView grad_out;            // data null: zero
-  const float* softmax_lse;       // [B, Hq, Sq]
-  const float* grad_softmax_lse;  // [B, Hq, Sq]; null: zero
-};
-
-// The sum of products of eight pairs of 16-bit elements.
-template <typename Element>
-__device__ __forceinline__ float Dot8(const uint4& left, const uint4& right) {
-  const uint32_t a[4] = {left.x, left.y, left.z, left.w};
-  const uint32_t b[4] = {right.x, right.y, right.z, right.w};
-  float sum = 0.0f;
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const float2 x = Unpack<Element>(a[i]);
-    const float2 y = Unpack<Element>(b[i]);
-    sum = fmaf(x.x, y.x, fmaf(x.y, y.y, sum));
-  }
-  return sum;
-}
 
 // One warp per word of SumOrder::live_blocks, a key block a lane; live_pairs is zero at the start.
 // So many masks in a row belong to the heads of a group.
@@ -80,67 +57,25 @@ __global__ void __launch_bounds__(kSmallThreads) ListLiveBlocks(MaskPlanView pla
   }
 }
 
-// A block per step of rows: lse and delta of each, as RowTerms defines them, and zeros for the sums
-// of grad_query. All loads of a thread are under way before the first use: the kernel is there to
-// move bytes.
+// A block per step of rows: their RowTerms, and zeros for the sums of grad_query.
 template <typename Config>
 __global__ void __launch_bounds__(kSmallThreads)
-    PrepareRows(const __grid_constant__ BackwardArguments args, const RowInputs inputs) {
-  using Element = typename Config::Element;
-  constexpr int kChunk = 8;                                 // elements of a 16-byte load
-  constexpr int kRowThreads = Config::kTileWidth / kChunk;  // threads that share a row
-  constexpr int kPassRows = kSmallThreads / kRowThreads;
-  constexpr int kPasses = Config::kRows / kPassRows;
+    PrepareRows(const __grid_constant__ BackwardArguments args, const RowTermInputs inputs) {
   constexpr int kQuads = Config::kTileFloats / 4 / kSmallThreads;
-  const int thread = static_cast<int>(threadIdx.x);
-  const int column = thread % kRowThreads * kChunk;
-  const int64_t step = blockIdx.x % args.num_steps;
-  const int64_t head_of_all = blockIdx.x / args.num_steps;
-  const int64_t first_row = step * Config::kRows + thread / kRowThreads;
-  const auto start = [&](const TensorView& view) {
-    return static_cast<const Element*>(view.data) +
-           head_of_all / args.num_heads * view.batch_stride +
-           head_of_all % args.num_heads * view.head_stride + column;
-  };
-  uint4 out[kPasses];
-  uint4 grad_out[kPasses];
-#pragma unroll
-  for (int i = 0; i < kPasses; ++i) {
-    const int64_t row = first_row + i * kPassRows;
-    const bool given =
-        row < args.seqlen_q && column < args.head_dim && inputs.grad_out.data != nullptr;
-    out[i] = make_uint4(0, 0, 0, 0);
-    grad_out[i] = out[i];
-    if (given) {
-      out[i] =
-          __ldcs(reinterpret_cast<const uint4*>(start(inputs.out) + row * inputs.out.row_stride));
-      grad_out[i] = *reinterpret_cast<const uint4*>(start(inputs.grad_out) +
-                                                    row * inputs.grad_out.row_stride);
-    }
-  }
   float4* sums = reinterpret_cast<float4*>(args.grad_query_sum) +
-                 int64_t{blockIdx.x} * (Config::kTileFloats / 4) + thread;
+                 int64_t{blockIdx.x} * (Config::kTileFloats / 4) + threadIdx.x;
+  FindRowTerms<typename Config::Element,
+               kSmallThreads,
+               Config::kTileWidth / kRowTermChunk,
+               Config::kRows>(inputs,
+                              int64_t{blockIdx.x / args.num_steps},
+                              int64_t{blockIdx.x % args.num_steps} * Config::kRows,
+                              [&] {
 #pragma unroll
-  for (int i = 0; i < kQuads; ++i) sums[i * kSmallThreads] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-#pragma unroll
-  for (int i = 0; i < kPasses; ++i) {
-    float delta = Dot8<Element>(out[i], grad_out[i]);
-#pragma unroll
-    for (int lanes = kRowThreads / 2; lanes > 0; lanes /= 2) {
-      delta += __shfl_xor_sync(kAllLanes, delta, lanes);
-    }
-    const int64_t row = first_row + i * kPassRows;
-    const int64_t index = head_of_all * args.seqlen_q + row;
-    const bool inside = row < args.seqlen_q;
-    if (column == 0) {
-      const float natural = inside ? inputs.softmax_lse[index] : -INFINITY;
-      const float less =
-          inside && inputs.grad_softmax_lse != nullptr ? inputs.grad_softmax_lse[index] : 0.0f;
-      const int64_t to = head_of_all * args.terms.padded_rows + row;
-      args.terms.lse_log2[to] = natural == -INFINITY ? INFINITY : natural * kLog2E;
-      args.terms.delta[to] = delta - less;
-    }
-  }
+                                for (int i = 0; i < kQuads; ++i) {
+                                  sums[i * kSmallThreads] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+                                }
+                              });
 }
 
 // A block per step of rows: its sums, in the order of BackwardConsumer's registers, to the tensor.

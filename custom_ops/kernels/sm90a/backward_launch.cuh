@@ -12,6 +12,7 @@
 #include "kernels/common/device.h"
 #include "kernels/common/mask_plan.h"
 #include "kernels/common/output_dot.h"
+#include "kernels/common/row_terms.cuh"
 #include "kernels/common/scale.h"
 #include "kernels/common/shared_memory.h"
 #include "kernels/sm90a/backward.cuh"
@@ -196,7 +197,7 @@ Status LaunchBackwardKernel(const BackwardParams& params,
   const Status built =
       BuildMaskPlan(params.sizes, params.mask, args->plan, orders, stream, cleared);
   if (!built.ok()) return built;
-  const RowInputs inputs{params.out, params.grad_out, params.softmax_lse, params.grad_softmax_lse};
+  const RowTermInputs inputs = RowTermInputsOf(params, scratch.terms);
   const int64_t tiles = params.sizes.batch * params.sizes.num_heads * scratch.num_steps;
   PrepareRows<Config><<<static_cast<unsigned>(tiles), kSmallThreads, 0, stream>>>(*args, inputs);
   FLASHMASK_RETURN_IF_CUDA_FAILS(cudaGetLastError());
