@@ -183,7 +183,7 @@ def _gpus(found: Findings) -> Iterator[str]:
 
 def _architectures(gpus: list[Gpu], built: tuple[str, ...]) -> Iterator[str]:
     """Yield what is wrong with GPUs on which no code runs that was built."""
-    missing: dict[str, str] = {}
+    missing: dict[str, str] = {}  # what is told of a GPU, and the code it wants
     for gpu in gpus:
         told = f"{gpu.name} (compute capability {capability_text(gpu.capability)})"
         if gpu.capability < OLDEST_CAPABILITY:
@@ -191,11 +191,11 @@ def _architectures(gpus: list[Gpu], built: tuple[str, ...]) -> Iterator[str]:
             yield f"{told} is too old: the kernels need {oldest} or newer"
         elif not any(runs_on(code, gpu.capability) for code in built):
             name = HOPPER if gpu.capability == HOPPER_CAPABILITY else str(gpu.capability)
-            missing[name] = told
+            missing[told] = name
     if missing:
-        wanted = [code.removeprefix("sm_") for code in built] + list(missing)
+        wanted = dict.fromkeys([*(code.removeprefix("sm_") for code in built), *missing.values()])
         yield (
-            f"nothing was built for {', '.join(missing.values())}, only "
+            f"nothing was built for {', '.join(missing)}, only "
             f"{', '.join(built) or 'nothing'}: build again with "
             f'FLASHMASK_ARCHS="{" ".join(wanted)}" {BUILD}'
         )

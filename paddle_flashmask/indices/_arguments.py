@@ -8,7 +8,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from paddle_flashmask.indices.form import INT32_MAX, ColumnMask, Int64Array, check
+from paddle_flashmask.indices.form import INT32_MAX, ColumnMask, Int64Array, check, is_int
 
 Integers: TypeAlias = Sequence[int] | Sequence[Sequence[int]] | NDArray[np.integer]
 
@@ -26,7 +26,7 @@ def check_count(name: str, value: object, *, at_least: int = 0, at_most: int = I
         TypeError: it is not an int.
         ValueError: it is out of range.
     """
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+    if not is_int(value):
         raise TypeError(f"{name} must be an int; got {type(value).__name__} {value!r}")
     if not at_least <= value <= at_most:
         raise ValueError(f"{name} must be in [{at_least}, {at_most}]; got {value}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -120,6 +120,11 @@ def check(
     )
 
 
+def is_int(value: object) -> TypeGuard[int | np.integer]:
+    """Tell whether a value is a Python or numpy integer; bools are not."""
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
 def check_seqlen_q(seqlen_q: int) -> int:
     """Return a number of query rows as a Python int, which does not overflow.
 
@@ -130,7 +135,7 @@ def check_seqlen_q(seqlen_q: int) -> int:
         TypeError: it is not an int.
         ValueError: it is negative or does not fit int32.
     """
-    if isinstance(seqlen_q, bool) or not isinstance(seqlen_q, (int, np.integer)):
+    if not is_int(seqlen_q):
         raise TypeError(f"seqlen_q must be an int; got {type(seqlen_q).__name__} {seqlen_q!r}")
     if not 0 <= seqlen_q <= INT32_MAX:
         raise ValueError(f"seqlen_q must be in [0, {INT32_MAX}]; got {seqlen_q}")

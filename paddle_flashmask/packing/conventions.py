@@ -68,7 +68,12 @@ def from_batch(batch: Mapping[str, Any], lengths: Sequence[int], *, seq_len: int
         )
     if found[0] == OFFSET_FIELD:
         made = from_pack_offsets(batch[OFFSET_FIELD], seq_len=seq_len)
-        _check_ends(batch[OFFSET_FIELD], lengths)
+        # Real columns hold more than their number, padding holds it.
+        ends = (made[:, 0, :, 0] > np.arange(seq_len)).sum(axis=1).tolist()
+        if ends != list(lengths):
+            raise ValueError(
+                f"lengths must be where {OFFSET_FIELD} ends, {ends}; got {list(lengths)}"
+            )
         return made
     made = from_indices(batch[found[0]], lengths)
     if made.shape[2] != seq_len:
@@ -191,13 +196,6 @@ def from_pack_offsets(offsets: ArrayLike, *, seq_len: int) -> Int32Array:
             )
         rows[row, : ends[-1]] = np.repeat(ends[1:], np.diff(ends))
     return _in_form(rows)
-
-
-def _check_ends(offsets: ArrayLike, lengths: Sequence[int]) -> None:
-    """Raise if the last end of each row of `inbatch_pack_offset` is not its length."""
-    ends = np.atleast_2d(_ints(OFFSET_FIELD, offsets)).max(1).tolist()
-    if ends != list(lengths):
-        raise ValueError(f"lengths must be where {OFFSET_FIELD} ends, {ends}; got {list(lengths)}")
 
 
 def _own_padding(numbers: Int64Array, length: int, row: int) -> Int64Array:

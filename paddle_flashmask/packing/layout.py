@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from paddle_flashmask.indices.form import INT32_MAX
+from paddle_flashmask.indices.form import INT32_MAX, is_int
 from paddle_flashmask.packing.bins import STRATEGIES
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "plan_rows",
 ]
 
+INT64 = np.iinfo(np.int64)  # of token ids and of numbers of samples
 OVERLONG_RULES = ("raise", "truncate", "drop")
 
 
@@ -82,9 +83,6 @@ class Layout(NamedTuple):
     dropped: frozenset[int]
 
 
-INT64 = np.iinfo(np.int64)  # of token ids and of numbers of samples
-
-
 def check_size(name: str, value: int, *, least: int = 1, most: int = INT32_MAX) -> int:
     """Return an argument as a Python int, which does not overflow.
 
@@ -92,7 +90,7 @@ def check_size(name: str, value: int, *, least: int = 1, most: int = INT32_MAX) 
         TypeError: it is not an int (a bool is none).
         ValueError: it is less than `least` or more than `most`.
     """
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
+    if not is_int(value):
         raise TypeError(f"{name} must be an int; got {type(value).__name__} {value!r}")
     if value < least:
         raise ValueError(f"{name} must be at least {least}; got {value}")

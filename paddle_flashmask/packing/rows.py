@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from paddle_flashmask.indices.form import is_int
 from paddle_flashmask.packing.layout import (
     INT64,
     Layout,
@@ -115,7 +116,7 @@ class PackedRows(ABC, Generic[Item]):
         if seed is not None and row_order is not None:
             raise ValueError("row_order and seed must not be given together; got both")
         order = list(range(len(self)) if row_order is None else row_order)
-        for row in order:
+        for row in () if row_order is None else order:
             self.row_placements(row)  # which raises
         if seed is not None:
             seed = check_size("seed", seed, least=0, most=INT64.max)
@@ -209,7 +210,7 @@ def check_row(name: str, row: object) -> None:
     Raises:
         TypeError: it is something else.
     """
-    if isinstance(row, bool) or not isinstance(row, (int, np.integer)):
+    if not is_int(row):
         raise TypeError(f"{name} must be ints of rows; got {type(row).__name__} {row!r}")
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, TypeAlias, TypeGuard
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from paddle_flashmask.indices import INT32_MAX
+from paddle_flashmask.indices.form import is_int
 
 Int64Array: TypeAlias = NDArray[np.int64]
 Counts: TypeAlias = Sequence[int] | NDArray[np.integer]
@@ -27,11 +28,6 @@ class Pieces(NamedTuple):
 
     lengths: Int64Array
     per_group: Int64Array
-
-
-def is_int(value: object) -> TypeGuard[int | np.integer]:
-    """Tell whether a value is a Python or numpy integer; bools are not."""
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
 def check_count(name: str, value: object, *, at_least: int = 0) -> int:

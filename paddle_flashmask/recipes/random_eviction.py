@@ -18,12 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paddle_flashmask.indices import ColumnMask
+from paddle_flashmask.indices.form import is_int
 from paddle_flashmask.recipes._arguments import (
     Counts,
     Int64Array,
     check_count,
     check_counts,
-    is_int,
 )
 from paddle_flashmask.recipes._spans import to_mask
 

@@ -23,7 +23,7 @@ from paddle_flashmask.viewer import colours, png, rates, sources, svg, text
 from paddle_flashmask.viewer.blocks import make_blocks
 from paddle_flashmask.viewer.explanation import explain
 from paddle_flashmask.viewer.sources import Source
-from paddle_flashmask.viewer.summary import Shape, summarize
+from paddle_flashmask.viewer.summary import Shape, density, summarize
 
 DEFAULT_HEADS, DEFAULT_HEAD_DIM = 8, 64
 PICTURES = (".svg", ".png")
@@ -153,8 +153,7 @@ def show(source: Source, options: argparse.Namespace) -> None:
         return
     title = shorten(source.title, LONGEST_TITLE, placeholder=" ...")
     drawn = ColumnMask(rows[options.sample, options.head][None, None], source.mask.causal)
-    density = summarize(drawn, seqlen_q=seqlen_q, shape=shape)[1]
-    words = [f"tiles of {options.tile} x {options.tile}{which}", density]
+    words = [f"tiles of {options.tile} x {options.tile}{which}", density(drawn, seqlen_q)]
     if options.output.suffix == ".png":
         png.draw(options.output, blocks, title, words)
     else:

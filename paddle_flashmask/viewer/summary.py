@@ -47,7 +47,7 @@ def summarize(mask: ColumnMask, *, seqlen_q: int, shape: Shape) -> list[str]:
         TypeError, ValueError: see `indices.cost`.
     """
     rows, causal = mask
-    batch, heads, seqlen_k, _ = rows.shape
+    batch, _, seqlen_k, _ = rows.shape
     tiles = tile_statistics(
         rows, causal=causal, seqlen_q=seqlen_q, tile_rows=shape.tile, tile_columns=shape.tile
     )
@@ -60,13 +60,10 @@ def summarize(mask: ColumnMask, *, seqlen_q: int, shape: Shape) -> list[str]:
         tile_rows=shape.tile,
         tile_columns=shape.tile,
     )
-    cells = batch * heads * seqlen_q * seqlen_k
-    visible = int(visible_per_row(rows, causal=causal, seqlen_q=seqlen_q).sum())
-    share = f"{visible / cells:.4g}" if cells else "undefined"
     total = int(tiles.total.sum())
     return [
         f"startend_row_indices int32 {list(rows.shape)}, causal={causal}, {seqlen_q} rows",
-        f"density {share}: {visible} of {cells} cells visible",
+        density(mask, seqlen_q),
         f"tiles of {shape.tile} x {shape.tile}: {int(tiles.skip.sum())} skip, "
         f"{int(tiles.partial.sum())} partial, {int(tiles.full.sum())} full, of {total}",
         *_work(price, batch * shape.num_heads, seqlen_q, seqlen_k, shape),
@@ -78,6 +75,16 @@ def summarize(mask: ColumnMask, *, seqlen_q: int, shape: Shape) -> list[str]:
             if one.severity != "note"
         ),
     ]
+
+
+def density(mask: ColumnMask, seqlen_q: int) -> str:
+    """Return the line about the visible cells of all samples and heads of a mask."""
+    rows, causal = mask
+    batch, heads, seqlen_k, _ = rows.shape
+    cells = batch * heads * seqlen_q * seqlen_k
+    visible = int(visible_per_row(rows, causal=causal, seqlen_q=seqlen_q).sum())
+    share = f"{visible / cells:.4g}" if cells else "undefined"
+    return f"density {share}: {visible} of {cells} cells visible"
 
 
 def causal_cells(seqlen_q: int, seqlen_k: int) -> int:

@@ -318,6 +318,12 @@ def test_one_command_builds_for_all_gpus_that_nothing_was_built_for():
     assert 'FLASHMASK_ARCHS="80 90a 100 120" pip' in command
 
 
+def test_two_gpus_of_one_architecture_are_both_named():
+    (sentence,) = _architectures([Gpu("B", 100), Gpu("C", 100)], ("sm_80",))
+    assert "B (compute capability 10.0), C (compute capability 10.0)" in sentence
+    assert 'FLASHMASK_ARCHS="80 100" pip' in sentence
+
+
 @pytest.mark.parametrize(
     ("capability", "count", "sentence"),
     [

@@ -251,8 +251,6 @@ def _refuse_packed_rows(positions: paddle.Tensor | None, mask: paddle.Tensor | N
     """
     if positions is None or positions.ndim != 2:
         return
-    if positions.shape[1] < (3 if mask is None else 2):
-        return
     is_start = positions[:, 1:] <= positions[:, :-1]
     if mask is not None:
         seen = mask[:, -positions.shape[1] :].astype("bool")
