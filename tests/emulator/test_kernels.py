@@ -114,6 +114,19 @@ def test_blocks_that_see_nothing_match_dense(kernels, head_dim, door, rng, order
             assert (result[:, hidden_from:] == 0).all()
 
 
+@pytest.mark.parametrize("name", ["causal", "causal_documents"])
+@pytest.mark.parametrize("head_dim", [64, 128, 192])
+def test_waves_of_key_blocks_match_dense(head_dim, name, door, rng, monkeypatch):
+    # Of every second wave of two blocks the rows are taken from the first on, if columns are long.
+    monkeypatch.setitem(os.environ, MULTIPROCESSORS, "2")
+    size = 600
+    case = square(size, head_dim, 4, 1)
+    inputs, mask = random_inputs(case, rng), cases.MASKS[name](rng, 1, 1, size, size)
+    with door.only_kernels("sm90a"):
+        found = door.run(inputs, mask, dtype=case.dtype)
+    assert_right(found, inputs, mask, case.dtype)
+
+
 def window_with_sinks(size: int, window: int) -> Mask:
     """Return a causal window beside one key block that all later rows see."""
     column = np.arange(size)

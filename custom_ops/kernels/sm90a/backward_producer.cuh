@@ -31,6 +31,7 @@ class BackwardScheduler {
 
   __device__ __forceinline__ void Run() {
     heads_per_section_ = HeadsPerSection();
+    waves_per_section_ = WavesPerSection();
     while (true) {
       int32_t item = 0;
       if (lane_ == 0) item = atomicAdd(args_.next_item, 1);
@@ -47,6 +48,7 @@ class BackwardScheduler {
   static constexpr int32_t kNone = -1;
   static constexpr int32_t kStepsAtOnce = 8;  // of a head before the next of its group
   static constexpr int32_t kOrderedStepsAtOnce = 4;
+  static constexpr int kParts = kPlanKeyBlock / Config::kKeys;  // of an entry of the plan's order
 
   __device__ __forceinline__ bool IsOrdered() const { return args_.order.live_blocks != nullptr; }
 
@@ -64,16 +66,25 @@ class BackwardScheduler {
     return static_cast<int32_t>(fminf(fmaxf(heads, 1.0f), most));
   }
 
+  __device__ __forceinline__ int32_t ItemsPerSection() const {
+    return heads_per_section_ * args_.plan.num_key_blocks * kParts;
+  }
+
+  // Blocks of keys that all multiprocessors begin at about the same time; one at least.
+  __device__ __forceinline__ int32_t WavesPerSection() const {
+    const int32_t blocks = static_cast<int32_t>(gridDim.x);
+    return max((ItemsPerSection() + blocks / 2) / blocks, 1);
+  }
+
   __device__ __forceinline__ int32_t Mask(int32_t head_of_group) const {
     const int32_t head = head_k_ * args_.heads_per_key + head_of_group;
     return batch_ * args_.num_heads_mask + head / args_.heads_per_mask;
   }
 
   __device__ __forceinline__ void Decode(int32_t item) {
-    constexpr int kParts = kPlanKeyBlock / Config::kKeys;  // of an entry of the plan's order
-    const int32_t blocks = args_.plan.num_key_blocks * kParts;
-    const int32_t section_items = heads_per_section_ * blocks;
-    const int32_t first_head = item / section_items * heads_per_section_;
+    const int32_t section_items = ItemsPerSection();
+    const int32_t section = item / section_items;
+    const int32_t first_head = section * heads_per_section_;
     const int32_t heads = min(heads_per_section_, args_.num_heads_k_total - first_head);
     const int32_t in_section = item % section_items;
     const int32_t head_of_all = first_head + in_section % heads;
@@ -87,12 +98,24 @@ class BackwardScheduler {
       block = args_.plan.key_order[entry] * kParts + rank_ % kParts;
     }
     key_begin_ = block * Config::kKeys;
+    const auto wave = static_cast<int32_t>(int64_t{in_section} * waves_per_section_ / section_items);
+    from_last_row_ = IsFromLastRow(section * waves_per_section_ + wave);
   }
 
-  // Rows from the last to the first: the blocks at work, of one group, then are at the same rows,
-  // also under a diagonal, and the sums there of all its heads stay in the L2.
-  __device__ __forceinline__ bool FromLastRow() const {
-    return IsOrdered() || args_.heads_per_key > 1;
+  // With groups of heads the blocks at work should be at the same rows, so that the sums there of
+  // all heads stay in the L2. Under a diagonal blocks that begin together end one after the other,
+  // so of two waves the first takes rows from the last to the first, and the other, whose blocks
+  // begin as those end, from the first on: it moves along the diagonal all at once, and ends at
+  // once. Where the longest block is short, as in documents, those of a wave belong to several
+  // diagonals, and all begin at the last row.
+  __device__ __forceinline__ bool IsFromLastRow(int32_t wave) const {
+    if (IsOrdered()) return true;
+    if (args_.heads_per_key == 1) return false;
+    const int64_t first = int64_t{Mask(0)} * args_.plan.num_key_blocks;
+    const int32_t longest = args_.plan.key_costs[first + args_.plan.key_order[first]];
+    const int64_t rows = int64_t{longest} * kPlanRowStep * heads_per_section_;
+    const int64_t keys_of_wave = int64_t{Config::kKeys} * gridDim.x;
+    return wave % 2 == 0 || 4 * rows < 3 * keys_of_wave;
   }
 
   // Of some live steps those of each head of the group that shares the mask, then of the next. So
@@ -144,14 +167,14 @@ class BackwardScheduler {
                ranges[Config::kKeys / kPlanColumns - 1],
                args_.seqlen_q,
                args_.num_steps,
-               FromLastRow(),
+               from_last_row_,
                lane_);
   }
 
   __device__ __forceinline__ void List(int32_t head_of_group, int32_t counted, uint32_t flags) {
     ptx::MbarrierWait(ptx::SharedAddress(&shared_->entry_empty[place_.stage]), place_.parity ^ 1);
     if (lane_ == 0) {
-      const int32_t step = FromLastRow() ? args_.num_steps - 1 - counted : counted;
+      const int32_t step = from_last_row_ ? args_.num_steps - 1 - counted : counted;
       const int32_t head = head_k_ * args_.heads_per_key + head_of_group;
       const int32_t mask = Mask(head_of_group);
       ListEntry& entry = shared_->entries[place_.stage];
@@ -172,6 +195,8 @@ class BackwardScheduler {
   Shared* shared_;
   int lane_;
   int32_t heads_per_section_ = 1;
+  int32_t waves_per_section_ = 1;
+  bool from_last_row_ = false;
   int32_t batch_ = 0;
   int32_t head_k_ = 0;
   int32_t key_begin_ = 0;
