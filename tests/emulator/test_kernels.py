@@ -165,6 +165,17 @@ def test_ordered_sums_with_a_long_key_block_are_those_of_one_multiprocessor(
     check_ordered_sums(door, "sm90a", case, mask, rng, monkeypatch)
 
 
+@pytest.mark.parametrize("head_dim", [64, 192])
+def test_long_key_blocks_of_groups_match_dense(head_dim, door, rng, monkeypatch):
+    # They are worked on before all others.
+    monkeypatch.setitem(os.environ, MULTIPROCESSORS, "5")
+    case, mask = square(LONG_SIZE, head_dim, 4, 2), window_with_sinks(LONG_SIZE, 64)
+    inputs = random_inputs(case, rng)
+    with door.only_kernels("sm90a"):
+        found = door.run(inputs, mask, dtype=case.dtype)
+    assert_right(found, inputs, mask, case.dtype)
+
+
 def square(size: int, head_dim: int, num_heads: int, num_heads_k: int) -> AttentionCase:
     return AttentionCase(
         seqlen_q=size,

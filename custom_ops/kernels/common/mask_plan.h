@@ -33,7 +33,8 @@ struct MaskPlanView {
   int32_t* order = nullptr;      // [masks, row_blocks]
   int32_t* key_costs = nullptr;  // [masks, key_blocks]: live row steps of the key block
   int32_t* key_order = nullptr;  // [masks, key_blocks]
-  int32_t* finished = nullptr;   // [2, masks]: thread blocks that have counted rows' or keys' tiles
+  int32_t* long_costs = nullptr;  // [masks]: key blocks that cost more are long; with key_order
+  int32_t* finished = nullptr;  // [2, masks]: thread blocks that have counted rows' or keys' tiles
   int32_t row_block = kPlanRowBlock;
   int32_t num_masks = 0;  // batch times mask heads
   int32_t num_column_tiles = 0;
@@ -52,11 +53,10 @@ MaskPlanView LayOutMaskPlan(const AttentionSizes& sizes,
                             int row_block = kPlanRowBlock);
 
 // Which of the orders a kernel reads: of row blocks, of key blocks, or of both, by falling cost; or
-// of key blocks by place, but with those last that have kLongBlock times the live steps of the mean
-// one.
+// of key blocks by place, but long ones last.
 enum class PlanOrders { kRowBlocks, kKeyBlocks, kBoth, kKeyPlaces, kNone };
 
-constexpr int kLongBlock = 8;
+constexpr int kLongBlock = 8;  // times the live steps of the mean: more make a key block long
 
 // Memory that the kernels of a plan set to zero on the way, for those behind them; both multiples
 // of 16 bytes.

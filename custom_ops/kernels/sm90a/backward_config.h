@@ -73,7 +73,8 @@ struct BackwardArguments {
   int32_t* next_item;     // zero at the start
   SumOrder order;
   MaskPlanView plan;
-  int32_t num_items;
+  int32_t num_items;          // the long ones of long_ranks with them
+  int32_t long_ranks;         // entries of key_order that are looked at for long key blocks
   int32_t num_heads_k_total;  // over the batch
   int32_t heads_per_section;  // key heads that are worked on together; not used by ordered sums
   int32_t seqlen_q;

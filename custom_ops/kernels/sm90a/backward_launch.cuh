@@ -159,8 +159,11 @@ void FillBackwardArguments(const BackwardParams& params,
                  scratch.live_pairs,
                  heads_if_dense};
   args->plan = plan;
-  args->num_items =
-      static_cast<int32_t>(key_heads * plan.num_key_blocks * (kPlanKeyBlock / Config::kKeys));
+  // Of n blocks fewer than one in kLongBlock can be that many times as long as the mean.
+  const bool ordered = scratch.live_blocks != nullptr;
+  args->long_ranks = group == 1 || ordered ? 0 : plan.num_key_blocks / kLongBlock;
+  args->num_items = static_cast<int32_t>(key_heads * (plan.num_key_blocks + args->long_ranks) *
+                                         (kPlanKeyBlock / Config::kKeys));
   args->num_heads_k_total = static_cast<int32_t>(key_heads);
   args->heads_per_section = static_cast<int32_t>(
       std::clamp(heads_if_dense, 1.0f, static_cast<float>(std::max<int64_t>(1, key_heads))));

@@ -37,8 +37,7 @@ class BackwardScheduler {
       if (lane_ == 0) item = atomicAdd(args_.next_item, 1);
       item = __shfl_sync(kAllLanes, item, 0);
       if (item >= args_.num_items) break;
-      Decode(item);
-      ListSteps();
+      if (Decode(item)) ListSteps();
     }
     key_begin_ = kNoMoreItems;
     List(0, 0, kFirstStep);
@@ -81,25 +80,55 @@ class BackwardScheduler {
     return batch_ * args_.num_heads_mask + head / args_.heads_per_mask;
   }
 
-  __device__ __forceinline__ void Decode(int32_t item) {
+  // False if the item stands for nothing.
+  __device__ __forceinline__ bool Decode(int32_t item) {
+    const int32_t long_items = args_.long_ranks * args_.num_heads_k_total * kParts;
+    return item < long_items ? DecodeLong(item) : DecodeInSections(item - long_items);
+  }
+
+  // With groups of heads, a long block of the last section would be at work alone for a good part
+  // of the time, so long ones of all heads come first.
+  __device__ __forceinline__ bool DecodeLong(int32_t item) {
+    SetHead(item % args_.num_heads_k_total);
+    const int32_t rank = item / args_.num_heads_k_total;
+    const int32_t planned = args_.plan.key_order[FirstBlockOfMask() + rank / kParts];
+    key_begin_ = (planned * kParts + rank % kParts) * Config::kKeys;
+    from_last_row_ = true;
+    return IsLong(planned);
+  }
+
+  __device__ __forceinline__ bool DecodeInSections(int32_t item) {
     const int32_t section_items = ItemsPerSection();
     const int32_t section = item / section_items;
     const int32_t first_head = section * heads_per_section_;
     const int32_t heads = min(heads_per_section_, args_.num_heads_k_total - first_head);
     const int32_t in_section = item % section_items;
-    const int32_t head_of_all = first_head + in_section % heads;
-    batch_ = head_of_all / args_.num_heads_k;
-    head_k_ = head_of_all % args_.num_heads_k;
+    SetHead(first_head + in_section % heads);
     rank_ = in_section / heads;
     const bool is_last = first_head + heads == args_.num_heads_k_total;
-    int32_t block = rank_;
+    int32_t planned = rank_ / kParts;
     if (IsOrdered() || args_.heads_per_key == 1 || is_last) {
-      const int64_t entry = int64_t{Mask(0)} * args_.plan.num_key_blocks + rank_ / kParts;
-      block = args_.plan.key_order[entry] * kParts + rank_ % kParts;
+      planned = args_.plan.key_order[FirstBlockOfMask() + planned];
     }
-    key_begin_ = block * Config::kKeys;
-    const auto wave = static_cast<int32_t>(int64_t{in_section} * waves_per_section_ / section_items);
+    key_begin_ = (planned * kParts + rank_ % kParts) * Config::kKeys;
+    const auto wave =
+        static_cast<int32_t>(int64_t{in_section} * waves_per_section_ / section_items);
     from_last_row_ = IsFromLastRow(section * waves_per_section_ + wave);
+    return args_.long_ranks == 0 || !IsLong(planned);
+  }
+
+  __device__ __forceinline__ void SetHead(int32_t head_of_all) {
+    batch_ = head_of_all / args_.num_heads_k;
+    head_k_ = head_of_all % args_.num_heads_k;
+  }
+
+  // The first head of a group decides for all of it.
+  __device__ __forceinline__ int64_t FirstBlockOfMask() const {
+    return int64_t{Mask(0)} * args_.plan.num_key_blocks;
+  }
+
+  __device__ __forceinline__ bool IsLong(int32_t planned) const {
+    return args_.plan.key_costs[FirstBlockOfMask() + planned] > args_.plan.long_costs[Mask(0)];
   }
 
   // With groups of heads the blocks at work should be at the same rows, so that the sums there of
@@ -111,7 +140,7 @@ class BackwardScheduler {
   __device__ __forceinline__ bool IsFromLastRow(int32_t wave) const {
     if (IsOrdered()) return true;
     if (args_.heads_per_key == 1) return false;
-    const int64_t first = int64_t{Mask(0)} * args_.plan.num_key_blocks;
+    const int64_t first = FirstBlockOfMask();
     const int32_t longest = args_.plan.key_costs[first + args_.plan.key_order[first]];
     const int64_t rows = int64_t{longest} * kPlanRowStep * heads_per_section_;
     const int64_t keys_of_wave = int64_t{Config::kKeys} * gridDim.x;
