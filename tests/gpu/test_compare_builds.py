@@ -32,6 +32,7 @@ def test_kernels_are_those_that_were_named(monkeypatch):
     build = SimpleNamespace(use_kernels=named.append)
     monkeypatch.setattr(compare_builds, "load", lambda path: build)
     monkeypatch.setattr(compare_builds, "prepare", lambda *_: {})
+    monkeypatch.setattr(compare_builds, "disagreements", lambda *_: [])
     monkeypatch.setattr(compare_builds, "measure", lambda *_: defaultdict(float))
     assert compare_builds.main(["one.so", *SMALL, "--kernels", "sm80"]) == 0
     assert named == ["sm80"]

@@ -148,7 +148,8 @@ void FillBackwardArguments(const BackwardParams& params,
   const AttentionSizes& sizes = params.sizes;
   const int64_t group = sizes.num_heads / sizes.num_heads_k;
   const int64_t key_heads = sizes.batch * sizes.num_heads_k;
-  const float heads_if_dense = HeadsIfDense<Config>(sizes, scratch.num_steps, params.deterministic);
+  const bool ordered = scratch.live_blocks != nullptr;
+  const float heads_if_dense = HeadsIfDense<Config>(sizes, scratch.num_steps, ordered);
   args->grad_query = params.grad_query;
   args->terms = scratch.terms;
   args->grad_query_sum = scratch.grad_query_sum;
@@ -160,7 +161,6 @@ void FillBackwardArguments(const BackwardParams& params,
                  heads_if_dense};
   args->plan = plan;
   // Of n blocks fewer than one in kLongBlock can be that many times as long as the mean.
-  const bool ordered = scratch.live_blocks != nullptr;
   args->long_ranks = group == 1 || ordered ? 0 : plan.num_key_blocks / kLongBlock;
   args->num_items = static_cast<int32_t>(key_heads * (plan.num_key_blocks + args->long_ranks) *
                                          (kPlanKeyBlock / Config::kKeys));
