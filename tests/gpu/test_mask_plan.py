@@ -97,11 +97,6 @@ def model_key_costs(ranges: np.ndarray, rows: int) -> np.ndarray:
     return (~(skipped[:, ::2] & skipped[:, 1::2])).sum(axis=2)
 
 
-def model_long_costs(costs: np.ndarray) -> np.ndarray:
-    """Return what long key blocks cost more than, for each mask."""
-    return LONG_BLOCK * costs.sum(axis=1) // costs.shape[1]
-
-
 def order_of(costs: np.ndarray) -> np.ndarray:
     """Return blocks of each mask by falling cost, of equal ones the later first."""
     last = costs.shape[1] - 1
@@ -110,7 +105,7 @@ def order_of(costs: np.ndarray) -> np.ndarray:
 
 def places_of(costs: np.ndarray) -> np.ndarray:
     """Return blocks of each mask by place, then the long ones from the last to the first."""
-    is_long = costs > model_long_costs(costs)[:, None]
+    is_long = costs * costs.shape[1] > LONG_BLOCK * costs.sum(axis=1, keepdims=True)
     place = np.arange(costs.shape[1])
     return np.argsort(np.where(is_long, 2 * costs.shape[1] - place, place), axis=1)
 
@@ -130,7 +125,7 @@ class Plan:
         self.ranges = self._take(masks, tiles, 8)
         self.costs, self.order = self._take(masks, blocks), self._take(masks, blocks)
         self.key_costs, self.key_order = self._take(masks, keys), self._take(masks, keys)
-        self.long_costs = self._take(masks)
+        self.key_sums = self._take(masks, 2).view(np.int64)[:, 0]
 
     def _take(self, *shape: int) -> np.ndarray:
         size = int(np.prod(shape)) * INT32.dtype.itemsize
@@ -211,7 +206,7 @@ def check_plans(case: AttentionCase, mask: Mask, rng: np.random.Generator, kerne
     key_costs = model_key_costs(ranges, case.seqlen_q)
     np.testing.assert_array_equal(backward.key_costs, key_costs)
     np.testing.assert_array_equal(backward.key_order, order_of(key_costs))
-    np.testing.assert_array_equal(backward.long_costs, model_long_costs(key_costs))
+    np.testing.assert_array_equal(backward.key_sums, key_costs.sum(axis=1))
 
 
 LENGTHS = [(1, 1), (63, 65), (64, 64), (65, 129), (128, 127), (129, 1), (700, 500), (40000, 33000)]
@@ -260,7 +255,7 @@ def test_ordered_sums_go_by_place_but_for_long_key_blocks(name, size, kernels, r
     places = places_of(costs)
     assert (places != np.arange(costs.shape[1])).any() == (name == "sinks" and size >= 9000)
     np.testing.assert_array_equal(backward.key_order, places)
-    np.testing.assert_array_equal(backward.long_costs, model_long_costs(costs))
+    np.testing.assert_array_equal(backward.key_sums, costs.sum(axis=1))
 
 
 @pytest.mark.parametrize("lengths", [(1, 1), (129, 700), (33000, 20000)], ids=str)

@@ -6,7 +6,7 @@
 //              one per key block, which counts its live steps of rows. The thread block that is the
 //              last of its mask to finish orders: the rank of a block is the number of those with a
 //              higher cost, or the same and a larger row, so the order is a function of the mask
-//              alone; or it is its place. It also finds what long key blocks cost more than.
+//              alone; or it is its place. It also sums the costs of key blocks.
 // PlanShort    all that by one thread block per mask.
 // The first kernel also clears what those behind the plan count in.
 
@@ -78,7 +78,7 @@ struct Blocks {
   const TileRange* ranges;
   int32_t* costs;
   int32_t* order;
-  int32_t* long_cost;  // of key blocks
+  int64_t* key_sum;
   int32_t count;
   int32_t num_column_tiles;
   int32_t row_block;
@@ -94,7 +94,7 @@ __device__ __forceinline__ Blocks BlocksOf(const PlanShape& shape,
   blocks.ranges = plan.ranges + mask_index * plan.num_column_tiles;
   blocks.costs = (by_rows ? plan.costs : plan.key_costs) + mask_index * blocks.count;
   blocks.order = (by_rows ? plan.order : plan.key_order) + mask_index * blocks.count;
-  blocks.long_cost = plan.long_costs + mask_index;
+  blocks.key_sum = plan.key_sums + mask_index;
   blocks.num_column_tiles = plan.num_column_tiles;
   blocks.row_block = plan.row_block;
   blocks.seqlen_q = static_cast<int32_t>(shape.seqlen_q);
@@ -160,24 +160,24 @@ __device__ __forceinline__ void SortByCost(const Blocks& blocks) {
   }
 }
 
-// One warp: what long key blocks cost more than.
-__device__ __forceinline__ int32_t FindLongCost(const Blocks& blocks, int lane) {
+// One warp: the sum of the costs of key blocks.
+__device__ __forceinline__ int64_t SumCosts(const Blocks& blocks, int lane) {
   int64_t sum = 0;
   for (int block = lane; block < blocks.count; block += kWarp) sum += __ldcg(blocks.costs + block);
   for (int offset = kWarp / 2; offset > 0; offset /= 2) {
     sum += __shfl_xor_sync(kAllLanes, sum, offset);
   }
-  const auto cost = static_cast<int32_t>(kLongBlock * sum / max(blocks.count, 1));
-  if (lane == 0) *blocks.long_cost = cost;
-  return cost;
+  if (lane == 0) *blocks.key_sum = sum;
+  return sum;
 }
 
 // One warp: blocks by place, long ones last.
-__device__ __forceinline__ void OrderByPlace(const Blocks& blocks, int32_t long_cost, int lane) {
+__device__ __forceinline__ void OrderByPlace(const Blocks& blocks, int64_t sum, int lane) {
   int32_t long_before = 0;
   for (int first = 0; first < blocks.count; first += kWarp) {
     const int block = first + lane;
-    const bool is_long = block < blocks.count && __ldcg(blocks.costs + block) > long_cost;
+    const int64_t cost = block < blocks.count ? __ldcg(blocks.costs + block) : 0;
+    const bool is_long = IsLongKeyBlock(cost, sum, blocks.count);
     const unsigned long_lanes = __ballot_sync(kAllLanes, is_long);
     const int32_t before = long_before + __popc(long_lanes & ((1u << lane) - 1));
     if (block < blocks.count) {
@@ -192,8 +192,8 @@ template <PlanOrders kOrders, int kThreads_>
 __device__ __forceinline__ void Order(const Blocks& blocks, bool by_rows) {
   if (kOrders != PlanOrders::kKeyPlaces) SortByCost<kThreads_>(blocks);
   if (by_rows || threadIdx.x >= kWarp) return;
-  const int32_t long_cost = FindLongCost(blocks, threadIdx.x);
-  if (kOrders == PlanOrders::kKeyPlaces) OrderByPlace(blocks, long_cost, threadIdx.x);
+  const int64_t sum = SumCosts(blocks, threadIdx.x);
+  if (kOrders == PlanOrders::kKeyPlaces) OrderByPlace(blocks, sum, threadIdx.x);
 }
 
 // All threads of the grid call it.
@@ -301,7 +301,7 @@ size_t CutMaskPlan(const AttentionSizes& sizes, void* workspace, MaskPlanView* p
   plan->order = cutter.Take<int32_t>(masks * plan->num_row_blocks);
   plan->key_costs = cutter.Take<int32_t>(masks * plan->num_key_blocks);
   plan->key_order = cutter.Take<int32_t>(masks * plan->num_key_blocks);
-  plan->long_costs = cutter.Take<int32_t>(masks);
+  plan->key_sums = cutter.Take<int64_t>(masks);
   plan->finished = cutter.Take<int32_t>(2 * masks);
   return cutter.used();
 }

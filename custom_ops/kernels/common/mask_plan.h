@@ -33,8 +33,8 @@ struct MaskPlanView {
   int32_t* order = nullptr;      // [masks, row_blocks]
   int32_t* key_costs = nullptr;  // [masks, key_blocks]: live row steps of the key block
   int32_t* key_order = nullptr;  // [masks, key_blocks]
-  int32_t* long_costs = nullptr;  // [masks]: key blocks that cost more are long; with key_order
-  int32_t* finished = nullptr;  // [2, masks]: thread blocks that have counted rows' or keys' tiles
+  int64_t* key_sums = nullptr;   // [masks]: of key_costs
+  int32_t* finished = nullptr;   // [2, masks]: thread blocks that have counted rows' or keys' tiles
   int32_t row_block = kPlanRowBlock;
   int32_t num_masks = 0;  // batch times mask heads
   int32_t num_column_tiles = 0;
@@ -56,7 +56,12 @@ MaskPlanView LayOutMaskPlan(const AttentionSizes& sizes,
 // of key blocks by place, but long ones last.
 enum class PlanOrders { kRowBlocks, kKeyBlocks, kBoth, kKeyPlaces, kNone };
 
-constexpr int kLongBlock = 8;  // times the live steps of the mean: more make a key block long
+constexpr int kLongBlock = 8;
+
+// Whether a key block has more than kLongBlock times the live steps of the mean one of its mask.
+FLASHMASK_HOST_DEVICE bool IsLongKeyBlock(int64_t cost, int64_t sum_of_costs, int64_t num_blocks) {
+  return cost * num_blocks > kLongBlock * sum_of_costs;
+}
 
 // Memory that the kernels of a plan set to zero on the way, for those behind them; both multiples
 // of 16 bytes.

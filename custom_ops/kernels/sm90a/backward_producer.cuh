@@ -128,7 +128,9 @@ class BackwardScheduler {
   }
 
   __device__ __forceinline__ bool IsLong(int32_t planned) const {
-    return args_.plan.key_costs[FirstBlockOfMask() + planned] > args_.plan.long_costs[Mask(0)];
+    return IsLongKeyBlock(args_.plan.key_costs[FirstBlockOfMask() + planned],
+                          args_.plan.key_sums[Mask(0)],
+                          args_.plan.num_key_blocks);
   }
 
   // With groups of heads the blocks at work should be at the same rows, so that the sums there of
