@@ -34,17 +34,13 @@
 
 #include "kernels/common/key_turns.h"
 #include "kernels/common/mask_plan.h"
-#include "kernels/common/output_dot.h"
-#include "kernels/ptx/arithmetic.h"
 #include "kernels/ptx/cp_async.h"
 #include "kernels/ptx/ldmatrix.h"
 #include "kernels/ptx/memory.h"
-#include "kernels/ptx/mma_sync.h"
-#include "kernels/ptx/not_hoisted.h"
 #include "kernels/ptx/turn.h"
-#include "kernels/sm80/arguments.h"
+#include "kernels/sm80/backward_scores.cuh"
+#include "kernels/sm80/backward_shared.cuh"
 #include "kernels/sm80/fragments.cuh"
-#include "kernels/sm80/live_tiles.cuh"
 #include "kernels/sm80/shared_tile.cuh"
 
 #include <cuda_runtime.h>
@@ -52,47 +48,6 @@
 #include <cstdint>
 
 namespace flashmask::sm80 {
-
-struct BackwardArguments : AttentionArguments {
-  TensorView grad_out;  // data null: zero
-  TensorView grad_query;
-  TensorView grad_key;
-  TensorView grad_value;
-  RowTerms terms;
-  float* grad_query_sum;  // [B, Hq, row steps, kBlockRows * kHeadDim], permuted
-  float softmax_scale;
-  // With kDeterministic: words of `turns.done` are [B, Hq, row steps].
-  KeyTurns turns;
-  int32_t heads_per_section;
-};
-
-// The turns of the steps of a list, and the place of the block in the order of work.
-template <bool kDeterministic, int kListSteps>
-struct TurnsShared {};
-
-template <int kListSteps>
-struct TurnsShared<true, kListSteps> {
-  int32_t turns[kListSteps];
-  int32_t ticket;
-  bool has_turn;
-};
-
-template <typename Config, bool kDeterministic>
-struct BackwardShared {
-  using Element = typename Config::Element;
-  // Steps of a list of live ones; with turns one warp fewer fills it, to fit what sm_80 has.
-  static constexpr int kListWarps = kDeterministic ? 3 : 4;
-  alignas(128) Element key[Config::kBlockColumns * Config::kHeadDim];
-  alignas(128) Element value[Config::kBlockColumns * Config::kHeadDim];
-  alignas(128) Element query[2][Config::kBlockRows * Config::kHeadDim];
-  alignas(128) Element grad_out[Config::kGradOutStages][Config::kBlockRows * Config::kHeadDim];
-  alignas(128) Element weights[Config::kBlockRows * Config::kBlockColumns];
-  alignas(128) Element grad_scores[Config::kBlockRows * Config::kBlockColumns];
-  alignas(16) float terms[2][Config::kBlockRows];  // lse_log2, delta
-  alignas(16) int4 bounds[Config::kBlockColumns];
-  LiveTiles<kListWarps, 32, uint8_t> live;
-  TurnsShared<kDeterministic, 32 * kListWarps> order;
-};
 
 template <typename Config, bool kHalfLines, bool kDeterministic>
 class BackwardBlock {
@@ -102,8 +57,6 @@ class BackwardBlock {
   static constexpr int kRows = Config::kBlockRows;
   static constexpr int kKeys = Config::kBlockColumns;
   // mma tiles of a warp's part of each result: 16 rows by 8 columns
-  static constexpr int kScoreRowTiles = kRows / Config::kScoreWarpRows / 16;
-  static constexpr int kScoreColumnTiles = kKeys / Config::kScoreWarpColumns / 8;
   static constexpr int kQueryRowTiles = kRows / Config::kQueryWarpRows / 16;
   static constexpr int kKeyRowTiles = kKeys / Config::kKeyWarpRows / 16;
   using QueryChunks = WarpChunks<kHeadDim, Config::kQueryWarpColumns>;
@@ -121,12 +74,12 @@ class BackwardBlock {
   static constexpr int kBlocksPerPlanned = kPlanKeyBlock / kKeys;
   static_assert(kPlanKeyBlock % kKeys == 0, "the plan's key blocks are whole blocks of ours");
   using Shared = BackwardShared<Config, kDeterministic>;
-  using Scores = float[kScoreRowTiles][kScoreColumnTiles][4];
   using KeySums = float[kKeyRowTiles][kKeyColumnTiles][4];
 
   __device__ BackwardBlock(const BackwardArguments& args, Shared* shared)
       : args_(args),
-        shared_(shared) {
+        shared_(shared),
+        scores_(args, shared) {
     const int32_t blocks = args.plan.num_key_blocks * kBlocksPerPlanned;
     int32_t head_of_all = static_cast<int32_t>(blockIdx.x) / blocks;
     int32_t rank = static_cast<int32_t>(blockIdx.x) % blocks;
@@ -182,36 +135,20 @@ class BackwardBlock {
   }
 
  private:
-  static __device__ __forceinline__ int Warp() { return threadIdx.x / 32; }
-  static __device__ __forceinline__ int Lane() { return threadIdx.x % 32; }
-  // Thread and lane for addresses that are worked out where they are used: kept over the loop all
-  // of them together want more registers than there are.
-  static constexpr bool kAddressesInPlace = kHeadDim != 64 && kHeadDim != 128;
-  static __device__ __forceinline__ int ThreadHere() {
-    return kAddressesInPlace ? ptx::NotHoisted(threadIdx.x) : threadIdx.x;
-  }
-  static __device__ __forceinline__ int LaneHere() {
-    return kAddressesInPlace ? ptx::NotHoisted(Lane()) : Lane();
-  }
-  // First row and column of a warp's part of scores, then first row and chunk of grad_query, and of
-  // grad_key and grad_value.
-  static __device__ __forceinline__ int ScoreRow() {
-    return Warp() % Config::kScoreWarpRows * (kRows / Config::kScoreWarpRows);
-  }
-  static __device__ __forceinline__ int ScoreColumn() {
-    return Warp() / Config::kScoreWarpRows * (kKeys / Config::kScoreWarpColumns);
-  }
+  using Place = ThreadPlace<kHeadDim>;
+
+  // First row and chunk of a warp's part of grad_query, then of grad_key and grad_value.
   static __device__ __forceinline__ int QueryRow() {
-    return Warp() % Config::kQueryWarpRows * (kRows / Config::kQueryWarpRows);
+    return Place::Warp() % Config::kQueryWarpRows * (kRows / Config::kQueryWarpRows);
   }
   static __device__ __forceinline__ int QueryChunk() {
-    return QueryChunks::First(Warp() / Config::kQueryWarpRows);
+    return QueryChunks::First(Place::Warp() / Config::kQueryWarpRows);
   }
   static __device__ __forceinline__ int KeyRow() {
-    return Warp() % Config::kKeyWarpRows * (kKeys / Config::kKeyWarpRows);
+    return Place::Warp() % Config::kKeyWarpRows * (kKeys / Config::kKeyWarpRows);
   }
   static __device__ __forceinline__ int KeyChunk() {
-    return KeyChunks::First(Warp() / Config::kKeyWarpRows);
+    return KeyChunks::First(Place::Warp() / Config::kKeyWarpRows);
   }
 
   // A number of its own, counted up in the order in which blocks start.
@@ -307,7 +244,7 @@ class BackwardBlock {
         if (i > 0) PassTurn(head, passed);
         passed = step;
       }
-      ComputeWeights(step, slot, partial, [&] {
+      scores_.Compute(step, shared_->query[slot], GradOut(slot), partial, [&] {
         if constexpr (kDeterministic) CheckTurn(head, step, begin);
       });
       __syncthreads();  // weights and score gradients (i) are there; row terms (i) are read by none
@@ -375,7 +312,7 @@ class BackwardBlock {
         args_.query.row_stride,
         rows,
         args_.head_dim,
-        ThreadHere());
+        Place::ThreadHere());
   }
 
   __device__ __forceinline__ void LoadGradOut(int32_t head, int32_t step, int slot, int rows) {
@@ -385,7 +322,7 @@ class BackwardBlock {
         args_.grad_out.row_stride,
         args_.grad_out.data != nullptr ? rows : 0,
         args_.head_dim,
-        ThreadHere());
+        Place::ThreadHere());
   }
 
   __device__ __forceinline__ void LoadTerms(int32_t head, int32_t step) {
@@ -405,186 +342,13 @@ class BackwardBlock {
     return min(kRows, args_.seqlen_q - step * kRows);
   }
 
-  // A step's rows of `left` times the keys' rows of `right`; `beside(k)` is worked out between the
-  // steps of the product.
-  template <typename Beside>
-  __device__ __forceinline__ void MultiplyByKeys(const Element* left,
-                                                 const Element* right,
-                                                 Scores& result,
-                                                 Beside beside) {
-    const uint32_t a_address =
-        LeftAddress<kHeadDim>(ptx::SharedAddress(left), ScoreRow(), LaneHere());
-    const uint32_t b_address =
-        RightRowsAddress<kHeadDim>(ptx::SharedAddress(right), LaneHere(), ScoreColumn());
-#pragma unroll
-    for (int r = 0; r < kScoreRowTiles; ++r) {
-#pragma unroll
-      for (int n = 0; n < kScoreColumnTiles; ++n) Clear(result[r][n]);
-    }
-#pragma unroll
-    for (int k = 0; k < kHeadDim / 16; ++k) {
-      uint32_t a[kScoreRowTiles][4];
-#pragma unroll
-      for (int r = 0; r < kScoreRowTiles; ++r) {
-        ptx::LdMatrixX4(a[r], Step<kHeadDim>(a_address, r * 16, 2 * k));
-      }
-#pragma unroll
-      for (int n = 0; n < kScoreColumnTiles; n += 2) {
-        uint32_t b[4];
-        ptx::LdMatrixX4(b, Step<kHeadDim>(b_address, n * 8, 2 * k));
-#pragma unroll
-        for (int r = 0; r < kScoreRowTiles; ++r) {
-          ptx::MmaM16N8K16<Element>(result[r][n], a[r], b[0], b[1]);
-          ptx::MmaM16N8K16<Element>(result[r][n + 1], a[r], b[2], b[3]);
-        }
-      }
-      beside(k);
-    }
-  }
-
-  // `between` is done after the first product.
-  template <typename Between>
-  __device__ __forceinline__ void ComputeWeights(int32_t step,
-                                                 int slot,
-                                                 bool partial,
-                                                 Between between) {
-    Scores scores;
-    Scores grads;
-    MultiplyByKeys(shared_->query[slot], shared_->key, scores, [](int) {});
-    between();
-    // Hidden scores become what gives weight 0 with either sign of the scale.
-    if (partial) MaskCells(step * kRows, args_.negate ? INFINITY : -INFINITY, scores);
-    const float sign = args_.negate ? -args_.scale_log2 : args_.scale_log2;
-    float lse[kScoreRowTiles][2];
-#pragma unroll
-    for (int r = 0; r < kScoreRowTiles; ++r) {
-      lse[r][0] = shared_->terms[0][CellRow(r, 0)];
-      lse[r][1] = shared_->terms[0][CellRow(r, 1)];
-    }
-    constexpr int kTiles = kScoreRowTiles * kScoreColumnTiles;
-    constexpr int kSteps = kHeadDim / 16;
-    const auto first_of = [](int k) { return k * kTiles / kSteps; };  // tile that step k starts at
-    const auto store = [&](int first, int end) {
-#pragma unroll
-      for (int tile = first; tile < end; ++tile) {
-        StoreCell(scores, tile / kScoreColumnTiles, tile % kScoreColumnTiles, shared_->weights);
-      }
-    };
-    // Exponentials go between the steps of the next product, and where it pays stores do as well.
-    MultiplyByKeys(GradOut(slot), shared_->value, grads, [&](int k) {
-#pragma unroll
-      for (int tile = first_of(k); tile < first_of(k + 1); ++tile) {
-        const int r = tile / kScoreColumnTiles;
-        const int n = tile % kScoreColumnTiles;
-#pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          scores[r][n][e] = ptx::Exp2(fmaf(scores[r][n][e], sign, -lse[r][e / 2]));
-        }
-      }
-      if (Config::kStoresBeside && k > 0) store(first_of(k - 1), first_of(k));
-    });
-    store(Config::kStoresBeside ? first_of(kSteps - 1) : 0, kTiles);
-    if (partial) ClearHiddenNaN(step * kRows, scores);
-    GradOfScores(scores, grads);
-    if (partial) ClearMasked(scores, grads);
-    StoreCells(grads, shared_->grad_scores);
-  }
-
-  // Row of a step that a thread holds in a half of the scores' row tile `r`.
-  static __device__ __forceinline__ int CellRow(int r, int half) {
-    return ScoreRow() + r * 16 + half * 8 + Lane() / 4;
-  }
-
-  // From gradients of weights to those of scores.
-  __device__ __forceinline__ void GradOfScores(const Scores& weights, Scores& grads) const {
-#pragma unroll
-    for (int r = 0; r < kScoreRowTiles; ++r) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const float delta = shared_->terms[1][CellRow(r, half)];
-#pragma unroll
-        for (int n = 0; n < kScoreColumnTiles; ++n) {
-#pragma unroll
-          for (int e = half * 2; e < half * 2 + 2; ++e) {
-            grads[r][n][e] = weights[r][n][e] * (grads[r][n][e] - delta);
-          }
-        }
-      }
-    }
-  }
-
-  // A masked cell must not pass on what its value made of the gradient, inf or NaN perhaps.
-  static __device__ __forceinline__ void ClearMasked(const Scores& weights, Scores& grads) {
-#pragma unroll
-    for (int r = 0; r < kScoreRowTiles; ++r) {
-#pragma unroll
-      for (int n = 0; n < kScoreColumnTiles; ++n) {
-#pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          grads[r][n][e] = weights[r][n][e] == 0.0f ? 0.0f : grads[r][n][e];
-        }
-      }
-    }
-  }
-
-  // A row whose lse is NaN has made NaN of its hidden cells as well, which other rows' gradients of
-  // keys and values must not see. Rare, so the weights are simply stored again.
-  __device__ __forceinline__ void ClearHiddenNaN(int32_t row_begin, Scores& weights) {
-    bool found = false;
-#pragma unroll
-    for (int r = 0; r < kScoreRowTiles; ++r) {
-      found |= isnan(shared_->terms[0][CellRow(r, 0)]) || isnan(shared_->terms[0][CellRow(r, 1)]);
-    }
-    if (!__any_sync(0xffffffffu, found)) return;
-    MaskCells(row_begin, 0.0f, weights);
-    StoreCells(weights, shared_->weights);
-  }
-
-  // Puts `hidden` into the cells that the mask hides.
-  __device__ __forceinline__ void MaskCells(int32_t row_begin, float hidden, Scores& cells) const {
-#pragma unroll
-    for (int n = 0; n < kScoreColumnTiles; ++n) {
-#pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        const int4 column = shared_->bounds[ScoreColumn() + n * 8 + Lane() % 4 * 2 + e];
-#pragma unroll
-        for (int r = 0; r < kScoreRowTiles; ++r) {
-#pragma unroll
-          for (int half = 0; half < 2; ++half) {
-            float& cell = cells[r][n][half * 2 + e];
-            cell = IsMaskedRow<kHalfLines>(column, row_begin + CellRow(r, half)) ? hidden : cell;
-          }
-        }
-      }
-    }
-  }
-
-  // A warp's part of a [rows, keys] result to a shared tile of 16-bit cells.
-  __device__ __forceinline__ void StoreCells(const Scores& cells, Element* tile) {
-#pragma unroll
-    for (int r = 0; r < kScoreRowTiles; ++r) {
-#pragma unroll
-      for (int n = 0; n < kScoreColumnTiles; ++n) StoreCell(cells, r, n, tile);
-    }
-  }
-
-  __device__ __forceinline__ void StoreCell(const Scores& cells, int r, int n, Element* tile) {
-    const uint32_t base = ptx::SharedAddress(tile);
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const uint32_t at =
-          TileOffset<kKeys>(CellRow(r, half), ScoreColumn() / 8 + n) + Lane() % 4 * 4;
-      ptx::StoreShared(base + at, Pack<Element>(cells[r][n][half * 2], cells[r][n][half * 2 + 1]));
-    }
-  }
-
   // sums += cells^T rows: cells [rows, keys] and rows [rows, head_dim] lie in shared memory.
   __device__ __forceinline__ void AddTransposed(const Element* cells,
                                                 uint32_t rows,
                                                 KeySums& sums) {
     const uint32_t a_address =
-        LeftTransposedAddress<kKeys>(ptx::SharedAddress(cells), KeyRow() / 8, LaneHere());
-    const uint32_t b_address = RightColumnsAddress<kHeadDim>(rows, LaneHere(), KeyChunk());
+        LeftTransposedAddress<kKeys>(ptx::SharedAddress(cells), KeyRow() / 8, Place::LaneHere());
+    const uint32_t b_address = RightColumnsAddress<kHeadDim>(rows, Place::LaneHere(), KeyChunk());
 #pragma unroll
     for (int k = 0; k < kRows / 16; ++k) {
       uint32_t a[kKeyRowTiles][4];
@@ -598,9 +362,10 @@ class BackwardBlock {
 
   __device__ __forceinline__ void AddGradQuery(int32_t head, int32_t step, int32_t begin) {
     const uint32_t a_address =
-        LeftAddress<kKeys>(ptx::SharedAddress(shared_->grad_scores), QueryRow(), LaneHere());
-    const uint32_t b_address =
-        RightColumnsAddress<kHeadDim>(ptx::SharedAddress(shared_->key), LaneHere(), QueryChunk());
+        LeftAddress<kKeys>(ptx::SharedAddress(shared_->grad_scores), QueryRow(), Place::LaneHere());
+    const uint32_t b_address = RightColumnsAddress<kHeadDim>(ptx::SharedAddress(shared_->key),
+                                                             Place::LaneHere(),
+                                                             QueryChunk());
 #pragma unroll
     for (int first = 0; first < kQueryColumnTiles; first += kQueryColumnsAtOnce) {
       float sums[kQueryRowTiles][kQueryColumnsAtOnce][4];
@@ -621,7 +386,7 @@ class BackwardBlock {
       }
       constexpr int kPart = kQueryRowTiles * kQueryColumnTiles * 32 * 4;  // a warp's of the sums
       float* sum = args_.grad_query_sum + StepOfAll(head, step) * (kRows * kHeadDim) +
-                   Warp() * kPart + Lane() * 4;
+                   Place::Warp() * kPart + Place::Lane() * 4;
       if constexpr (kDeterministic) {
         if (first == 0) AwaitTurn(head, step, begin);
       }
@@ -641,11 +406,11 @@ class BackwardBlock {
     for (int r = 0; r < kKeyRowTiles; ++r) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const int row = KeyRow() + r * 16 + half * 8 + Lane() / 4;
+        const int row = KeyRow() + r * 16 + half * 8 + Place::Lane() / 4;
 #pragma unroll
         for (int d = 0; d < kKeyColumnTiles; ++d) {
           const int chunk = KeyChunk() + KeyChunks::Step(d);
-          const uint32_t at = TileOffset<kHeadDim>(row, chunk) + Lane() % 4 * 4;
+          const uint32_t at = TileOffset<kHeadDim>(row, chunk) + Place::Lane() % 4 * 4;
           ptx::StoreShared(
               base + at,
               Pack<Element>(sums[r][d][half * 2] * factor, sums[r][d][half * 2 + 1] * factor));
@@ -665,6 +430,7 @@ class BackwardBlock {
 
   const BackwardArguments& args_;
   Shared* shared_;
+  BackwardScores<Config, kHalfLines, kDeterministic> scores_;
   int32_t batch_;
   int32_t head_k_;
   int32_t key_block_;

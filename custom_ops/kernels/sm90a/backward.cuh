@@ -7,8 +7,8 @@
 // registers, and adds each step's share of grad_query to a float buffer in global memory. Blocks
 // are as many as multiprocessors and fetch items from a counter: heads section by section, so that
 // the buffer's part at work stays in the L2, and in a section the longest key blocks first, or by
-// place: for groups of heads, and where the sums of grad_query have an order. Who gets which item
-// changes no other bits.
+// place: for groups of heads, whose long key blocks come before all others, and where the sums of
+// grad_query have an order. Who gets which item changes no other bits.
 //
 // Roles, by warpgroup:
 //   0, producer   warp 1 fetches items and lists their live steps, warp 0 has what is listed
