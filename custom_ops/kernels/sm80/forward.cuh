@@ -23,7 +23,6 @@
 #include "kernels/common/mask_plan.h"
 #include "kernels/common/scale.h"
 #include "kernels/common/work_order.cuh"
-#include "kernels/ptx/arithmetic.h"
 #include "kernels/ptx/cp_async.h"
 #include "kernels/ptx/ldmatrix.h"
 #include "kernels/ptx/memory.h"
@@ -31,6 +30,7 @@
 #include "kernels/sm80/arguments.h"
 #include "kernels/sm80/combine_splits.h"
 #include "kernels/sm80/few_rows.h"
+#include "kernels/sm80/forward_sums.cuh"
 #include "kernels/sm80/fragments.cuh"
 #include "kernels/sm80/live_tiles.cuh"
 #include "kernels/sm80/shared_tile.cuh"
@@ -50,11 +50,6 @@ struct ForwardArguments : AttentionArguments {
   SplitResults parts;  // written where cut.splits > 1
 };
 
-constexpr float kLowestMax = -1e30f;
-// A row maximum may lag this far (in powers of 2) before sums are rescaled: weights stay exact
-// enough and below what 16 bits hold.
-constexpr float kRescaleThreshold = 8.0f;
-
 template <typename Config>
 struct ForwardShared {
   using Element = typename Config::Element;
@@ -71,10 +66,12 @@ class ForwardBlock {
   using Element = typename Config::Element;
   static constexpr int kHeadDim = Config::kHeadDim;
   static constexpr int kColumns = Config::kBlockColumns;
-  static constexpr int kRowTiles = Config::kRowsPerWarp / 16;  // mma tiles of a warp's rows
-  static constexpr int kRows = 2 * kRowTiles;                  // rows that a thread has a part of
-  static constexpr int kScoreTiles = kColumns / 8;
-  static constexpr int kOutTiles = kHeadDim / 8;
+  using Sums = ForwardSums<Config>;
+  using Scores = typename Sums::Scores;
+  static constexpr int kRowTiles = Sums::kRowTiles;
+  static constexpr int kRows = Sums::kRows;
+  static constexpr int kScoreTiles = Sums::kScoreTiles;
+  static constexpr int kOutTiles = Sums::kOutTiles;
   static constexpr int kChunkTiles = decltype(ForwardShared<Config>::live)::kChunkTiles;
 
   __device__ ForwardBlock(const ForwardArguments& args, ForwardShared<Config>* shared)
@@ -100,16 +97,7 @@ class ForwardBlock {
 
   __device__ void Run() {
     LoadQuery();
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      row_max_[r] = kLowestMax;
-      row_sum_[r] = 0.0f;
-    }
-#pragma unroll
-    for (int r = 0; r < kRowTiles; ++r) {
-#pragma unroll
-      for (int d = 0; d < kOutTiles; ++d) Clear(out_sum_[r][d]);
-    }
+    sums_.Start();
     if constexpr (kFewRows) {
       RunShare();
     } else {
@@ -183,7 +171,7 @@ class ForwardBlock {
       ptx::CpAsyncWait<0>();
       __syncthreads();  // key (i) is there for all; value (i - 1) is read by none
       LoadValue(tile);
-      float scores[kRowTiles][kScoreTiles][4];
+      Scores scores;
       ComputeScores(scores);
       ptx::CpAsyncWait<0>();
       __syncthreads();  // value (i) is there for all; key (i) is read by none
@@ -193,8 +181,9 @@ class ForwardBlock {
         LoadKey(entry, slot ^ 1);
       }
       if (partial) MaskScores(shared_->bounds[slot], scores);
-      UpdateSoftmax(scores);
-      AddWeightedValues(scores);
+      sums_.Update(args_.scale_log2, scores);
+      sums_.AddWeighted(scores,
+                        RightColumnsAddress<kHeadDim>(ptx::SharedAddress(shared_->value), Lane()));
     }
   }
 
@@ -230,7 +219,7 @@ class ForwardBlock {
     ptx::CpAsyncCommit();
   }
 
-  __device__ __forceinline__ void ComputeScores(float (&scores)[kRowTiles][kScoreTiles][4]) {
+  __device__ __forceinline__ void ComputeScores(Scores& scores) {
     const uint32_t query = LeftAddress<kHeadDim>(ptx::SharedAddress(shared_->query),
                                                  Warp() * Config::kRowsPerWarp,
                                                  Lane());
@@ -267,8 +256,7 @@ class ForwardBlock {
     }
   }
 
-  __device__ __forceinline__ void MaskScores(const int4* bounds,
-                                             float (&scores)[kRowTiles][kScoreTiles][4]) const {
+  __device__ __forceinline__ void MaskScores(const int4* bounds, Scores& scores) const {
     int32_t rows[kRows];
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
@@ -289,67 +277,6 @@ class ForwardBlock {
     }
   }
 
-  __device__ __forceinline__ void UpdateSoftmax(float (&scores)[kRowTiles][kScoreTiles][4]) {
-    float tile_max[kRows];
-    bool rescale = false;
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      float largest = scores[r / 2][0][r % 2 * 2];
-#pragma unroll
-      for (int n = 0; n < kScoreTiles; ++n) {
-        largest = fmaxf(largest, scores[r / 2][n][r % 2 * 2]);
-        largest = fmaxf(largest, scores[r / 2][n][r % 2 * 2 + 1]);
-      }
-      tile_max[r] = QuadMax(largest);
-      rescale |= (tile_max[r] - row_max_[r]) * args_.scale_log2 > kRescaleThreshold;
-    }
-    if (__any_sync(0xffffffffu, rescale)) {
-#pragma unroll
-      for (int r = 0; r < kRows; ++r) RaiseMax(r, fmaxf(row_max_[r], tile_max[r]));
-    }
-#pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      const float offset = -row_max_[r] * args_.scale_log2;
-      float sum = 0.0f;
-#pragma unroll
-      for (int n = 0; n < kScoreTiles; ++n) {
-#pragma unroll
-        for (int e = 0; e < 2; ++e) {
-          float& score = scores[r / 2][n][r % 2 * 2 + e];
-          score = ptx::Exp2(fmaf(score, args_.scale_log2, offset));
-          sum += score;
-        }
-      }
-      row_sum_[r] += sum;
-    }
-  }
-
-  __device__ __forceinline__ void RaiseMax(int r, float new_max) {
-    const float factor = ptx::Exp2((row_max_[r] - new_max) * args_.scale_log2);
-    row_max_[r] = new_max;
-    row_sum_[r] *= factor;
-#pragma unroll
-    for (int d = 0; d < kOutTiles; ++d) {
-      out_sum_[r / 2][d][r % 2 * 2] *= factor;
-      out_sum_[r / 2][d][r % 2 * 2 + 1] *= factor;
-    }
-  }
-
-  __device__ __forceinline__ void AddWeightedValues(
-      const float (&weights)[kRowTiles][kScoreTiles][4]) {
-    const uint32_t value =
-        RightColumnsAddress<kHeadDim>(ptx::SharedAddress(shared_->value), Lane());
-#pragma unroll
-    for (int k = 0; k < kColumns / 16; ++k) {
-      uint32_t a[kRowTiles][4];
-#pragma unroll
-      for (int r = 0; r < kRowTiles; ++r) {
-        LeftFromSums<Element>(weights[r][2 * k], weights[r][2 * k + 1], a[r]);
-      }
-      AddDepth<Element, kHeadDim, WarpChunks<kHeadDim, 1>>(out_sum_, a, value, k * 16);
-    }
-  }
-
   // A warp writes its own rows only, over query rows that no other warp reads.
   __device__ __forceinline__ void Finish() {
     if constexpr (kFewRows) {
@@ -362,17 +289,17 @@ class ForwardBlock {
     float* lse = args_.softmax_lse + (int64_t{batch_} * args_.num_heads + head_) * args_.seqlen_q;
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
-      const float sum = QuadSum(row_sum_[r]);
+      const float sum = QuadSum(sums_.row_sum[r]);
       const float factor = sum == 0.0f ? 0.0f : 1.0f / sum;
       const int row = Row(r);
       if (Lane() % 4 == 0 && row < rows_) {
         float* to = kFewRows ? args_.softmax_lse + PackedIndex(row) : lse + row_begin_ + row;
-        *to = sum == 0.0f ? -INFINITY : (row_max_[r] * args_.scale_log2 + log2f(sum)) * kLn2;
+        *to = sum == 0.0f ? -INFINITY : (sums_.row_max[r] * args_.scale_log2 + log2f(sum)) * kLn2;
       }
 #pragma unroll
       for (int d = 0; d < kOutTiles; ++d) {
-        const uint32_t pair = Pack<Element>(out_sum_[r / 2][d][r % 2 * 2] * factor,
-                                            out_sum_[r / 2][d][r % 2 * 2 + 1] * factor);
+        const uint32_t pair = Pack<Element>(sums_.out_sum[r / 2][d][r % 2 * 2] * factor,
+                                            sums_.out_sum[r / 2][d][r % 2 * 2 + 1] * factor);
         ptx::StoreShared(out + TileOffset<kHeadDim>(row, d) + Lane() % 4 * 4, pair);
       }
     }
@@ -488,22 +415,22 @@ class ForwardBlock {
                                 args_.cut.row_blocks * args_.cut.packed_heads * args_.seqlen_q;
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
-      const float sum = QuadSum(row_sum_[r]);
+      const float sum = QuadSum(sums_.row_sum[r]);
       const float factor = sum == 0.0f ? 0.0f : 1.0f / sum;
       const int row = Row(r);
       if (row >= rows_) continue;
       const int64_t index = split_ * rows_of_all + PackedIndex(row);
       if (Lane() % 4 == 0) {
         args_.parts.lse_log2[index] =
-            sum == 0.0f ? -INFINITY : row_max_[r] * args_.scale_log2 + log2f(sum);
+            sum == 0.0f ? -INFINITY : sums_.row_max[r] * args_.scale_log2 + log2f(sum);
       }
       float* to = args_.parts.out + index * args_.head_dim + Lane() % 4 * 2;
 #pragma unroll
       for (int d = 0; d < kOutTiles; ++d) {
         if (d * 8 >= args_.head_dim) continue;
         *reinterpret_cast<float2*>(to + d * 8) =
-            make_float2(out_sum_[r / 2][d][r % 2 * 2] * factor,
-                        out_sum_[r / 2][d][r % 2 * 2 + 1] * factor);
+            make_float2(sums_.out_sum[r / 2][d][r % 2 * 2] * factor,
+                        sums_.out_sum[r / 2][d][r % 2 * 2 + 1] * factor);
       }
     }
   }
@@ -526,9 +453,7 @@ class ForwardBlock {
   int32_t split_;  // with kFewRows
   const Element* key_;
   const Element* value_;
-  float out_sum_[kRowTiles][kOutTiles][4];
-  float row_max_[kRows];
-  float row_sum_[kRows];  // this thread's part until Finish
+  Sums sums_;
 };
 
 template <typename Config, bool kHalfLines, bool kFewRows>
