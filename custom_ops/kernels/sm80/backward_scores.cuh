@@ -3,9 +3,7 @@
 // Weights of a step of the sm80 backward and gradients of its scores; see backward.cuh.
 
 #include "kernels/ptx/arithmetic.h"
-#include "kernels/ptx/ldmatrix.h"
 #include "kernels/ptx/memory.h"
-#include "kernels/ptx/mma_sync.h"
 #include "kernels/sm80/backward_shared.cuh"
 #include "kernels/sm80/fragments.cuh"
 #include "kernels/sm80/shared_tile.cuh"
@@ -102,34 +100,11 @@ class BackwardScores {
                                                  const Element* right,
                                                  Scores& result,
                                                  Beside beside) {
-    const uint32_t a_address =
-        LeftAddress<kHeadDim>(ptx::SharedAddress(left), ScoreRow(), Place::LaneHere());
-    const uint32_t b_address =
-        RightRowsAddress<kHeadDim>(ptx::SharedAddress(right), Place::LaneHere(), ScoreColumn());
-#pragma unroll
-    for (int r = 0; r < kScoreRowTiles; ++r) {
-#pragma unroll
-      for (int n = 0; n < kScoreColumnTiles; ++n) Clear(result[r][n]);
-    }
-#pragma unroll
-    for (int k = 0; k < kHeadDim / 16; ++k) {
-      uint32_t a[kScoreRowTiles][4];
-#pragma unroll
-      for (int r = 0; r < kScoreRowTiles; ++r) {
-        ptx::LdMatrixX4(a[r], Step<kHeadDim>(a_address, r * 16, 2 * k));
-      }
-#pragma unroll
-      for (int n = 0; n < kScoreColumnTiles; n += 2) {
-        uint32_t b[4];
-        ptx::LdMatrixX4(b, Step<kHeadDim>(b_address, n * 8, 2 * k));
-#pragma unroll
-        for (int r = 0; r < kScoreRowTiles; ++r) {
-          ptx::MmaM16N8K16<Element>(result[r][n], a[r], b[0], b[1]);
-          ptx::MmaM16N8K16<Element>(result[r][n + 1], a[r], b[2], b[3]);
-        }
-      }
-      beside(k);
-    }
+    MultiplyRows<Element, kHeadDim>(
+        LeftAddress<kHeadDim>(ptx::SharedAddress(left), ScoreRow(), Place::LaneHere()),
+        RightRowsAddress<kHeadDim>(ptx::SharedAddress(right), Place::LaneHere(), ScoreColumn()),
+        result,
+        beside);
   }
 
   // Row of a step that a thread holds in a half of the scores' row tile `r`.

@@ -24,9 +24,7 @@
 #include "kernels/common/scale.h"
 #include "kernels/common/work_order.cuh"
 #include "kernels/ptx/cp_async.h"
-#include "kernels/ptx/ldmatrix.h"
 #include "kernels/ptx/memory.h"
-#include "kernels/ptx/mma_sync.h"
 #include "kernels/sm80/arguments.h"
 #include "kernels/sm80/combine_splits.h"
 #include "kernels/sm80/few_rows.h"
@@ -224,29 +222,7 @@ class ForwardBlock {
                                                  Warp() * Config::kRowsPerWarp,
                                                  Lane());
     const uint32_t key = RightRowsAddress<kHeadDim>(ptx::SharedAddress(shared_->key), Lane());
-#pragma unroll
-    for (int r = 0; r < kRowTiles; ++r) {
-#pragma unroll
-      for (int n = 0; n < kScoreTiles; ++n) Clear(scores[r][n]);
-    }
-#pragma unroll
-    for (int k = 0; k < kHeadDim / 16; ++k) {
-      uint32_t a[kRowTiles][4];
-#pragma unroll
-      for (int r = 0; r < kRowTiles; ++r) {
-        ptx::LdMatrixX4(a[r], Step<kHeadDim>(query, r * 16, 2 * k));
-      }
-#pragma unroll
-      for (int n = 0; n < kScoreTiles; n += 2) {
-        uint32_t b[4];
-        ptx::LdMatrixX4(b, Step<kHeadDim>(key, n * 8, 2 * k));
-#pragma unroll
-        for (int r = 0; r < kRowTiles; ++r) {
-          ptx::MmaM16N8K16<Element>(scores[r][n], a[r], b[0], b[1]);
-          ptx::MmaM16N8K16<Element>(scores[r][n + 1], a[r], b[2], b[3]);
-        }
-      }
-    }
+    MultiplyRows<Element, kHeadDim>(query, key, scores, [](int) {});
     if (args_.negate) {
 #pragma unroll
       for (int r = 0; r < kRowTiles; ++r) {

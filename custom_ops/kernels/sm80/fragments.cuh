@@ -104,6 +104,39 @@ __device__ __forceinline__ float QuadSum(float value) {
   return value + __shfl_xor_sync(0xffffffffu, value, 2);
 }
 
+// result = rows of one tile times rows of another, over the whole head dim; `left` is a
+// LeftAddress, `right` a RightRowsAddress. `beside(k)` is worked out between the steps of 16.
+template <typename Element, int kHeadDim, int kRowTiles, int kColumnTiles, typename Beside>
+__device__ __forceinline__ void MultiplyRows(uint32_t left,
+                                             uint32_t right,
+                                             float (&result)[kRowTiles][kColumnTiles][4],
+                                             Beside beside) {
+#pragma unroll
+  for (int r = 0; r < kRowTiles; ++r) {
+#pragma unroll
+    for (int n = 0; n < kColumnTiles; ++n) Clear(result[r][n]);
+  }
+#pragma unroll
+  for (int k = 0; k < kHeadDim / 16; ++k) {
+    uint32_t a[kRowTiles][4];
+#pragma unroll
+    for (int r = 0; r < kRowTiles; ++r) {
+      ptx::LdMatrixX4(a[r], Step<kHeadDim>(left, r * 16, 2 * k));
+    }
+#pragma unroll
+    for (int n = 0; n < kColumnTiles; n += 2) {
+      uint32_t b[4];
+      ptx::LdMatrixX4(b, Step<kHeadDim>(right, n * 8, 2 * k));
+#pragma unroll
+      for (int r = 0; r < kRowTiles; ++r) {
+        ptx::MmaM16N8K16<Element>(result[r][n], a[r], b[0], b[1]);
+        ptx::MmaM16N8K16<Element>(result[r][n + 1], a[r], b[2], b[3]);
+      }
+    }
+    beside(k);
+  }
+}
+
 // sums += a b over 16 of depth, from row `row` of b on, for a warp's chunks of its columns; `right`
 // is b's RightColumnsAddress.
 template <typename Element, int kHeadDim, typename Chunks, int kRowTiles, int kColumnTiles>
