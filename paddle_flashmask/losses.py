@@ -73,13 +73,16 @@ def sft_loss(logits: Tensor, labels: Tensor, loss_weights: Tensor | None = None)
 
     Raises:
         TypeError: labels are not integers.
-        ValueError: shapes do not fit.
+        ValueError: shapes do not fit; or, in eager mode on the CPU, a label or a weight is out of
+            range.
     """
     _check_rank("logits", logits, "[B, S, V]", 3)
     _check_shape("labels", labels, logits, axes=2)
     _check_dtype("labels", labels, INTEGERS)
+    _check_range("labels", labels, logits.shape[2], besides=IGNORE_INDEX)
     if loss_weights is not None:
         _check_shape("loss_weights", loss_weights, logits, axes=2)
+        _check_weights(loss_weights, labels)
     flat_labels = labels.reshape([-1])
     losses = _token_losses(logits.reshape([-1, logits.shape[-1]]), flat_labels)
     has_label = flat_labels != IGNORE_INDEX
@@ -144,7 +147,8 @@ def answer_log_probs(
 
     Raises:
         TypeError: target_weights have another dtype, or target_ids are not integers.
-        ValueError: shapes do not fit.
+        ValueError: shapes do not fit; or, in eager mode on the CPU, a number of the table is out of
+            range.
     """
     _check_rank("logits", logits, "[B, S, V]", 3)
     _check_rank("target_rows", target_rows, "[M]", 1)
@@ -154,6 +158,10 @@ def answer_log_probs(
     _check_shape("target_weights", target_weights, target_rows)
     _check_dtype("target_ids", target_ids, INTEGERS)
     _check_dtype("target_weights", target_weights, WEIGHT_DTYPES)
+    _check_range("target_rows", target_rows, logits.shape[0])
+    _check_range("target_positions", target_positions, logits.shape[1])
+    _check_range("target_ids", target_ids, logits.shape[2], besides=IGNORE_INDEX)
+    _check_range("target_answers", target_answers, num_answers)
     places = paddle.stack([target_rows, target_positions], axis=1)
     losses = _token_losses(paddle.gather_nd(logits, places), target_ids)
     dtype = target_weights.dtype
@@ -173,13 +181,15 @@ def answer_scores(values: Tensor, answer_rows: Tensor, score_positions: Tensor) 
         [N], float32.
 
     Raises:
-        ValueError: shapes do not fit.
+        ValueError: shapes do not fit; or, in eager mode on the CPU, a number is out of range.
     """
     if len(values.shape) == 3 and values.shape[-1] == 1:
         values = values.squeeze(-1)
     _check_rank("values", values, "[B, S] or [B, S, 1]", 2)
     _check_rank("answer_rows", answer_rows, "[N]", 1)
     _check_shape("score_positions", score_positions, answer_rows)
+    _check_range("answer_rows", answer_rows, values.shape[0])
+    _check_range("score_positions", score_positions, values.shape[1])
     places = paddle.stack([answer_rows, score_positions], axis=1)
     return paddle.gather_nd(values, places).astype("float32")
 
@@ -218,6 +228,7 @@ def dpo_loss(
         ValueError: shapes do not fit, there is no pair, or a number is out of range.
     """
     _check_positive("beta", beta)
+    _check_number("label_smoothing", label_smoothing)
     if not 0 <= label_smoothing < 0.5:
         raise ValueError(f"label_smoothing must be in [0, 0.5); got {label_smoothing}")
     _check_rank("log_probs", log_probs, "[N]", 1)
@@ -261,6 +272,7 @@ def simpo_loss(
         ValueError: shapes do not fit, there is no pair, or a number is out of range.
     """
     _check_positive("beta", beta)
+    _check_number("gamma", gamma)
     if not 0 <= gamma < math.inf:
         raise ValueError(f"gamma must be at least 0 and finite; got {gamma}")
     _check_rank("mean_log_probs", mean_log_probs, "[N]", 1)
@@ -309,6 +321,7 @@ def pair_accuracy(margins: Tensor) -> Tensor:
 
 def _differences(values: Tensor, pairs: Tensor) -> Tensor:
     _check_pairs(pairs)
+    _check_range("pairs", pairs, values.shape[0])
     return paddle.gather(values, pairs[:, 0]) - paddle.gather(values, pairs[:, 1])
 
 
@@ -354,14 +367,41 @@ def _check_shape(name: str, tensor: Tensor, like: Tensor, *, axes: int | None = 
         raise ValueError(f"{name} must have shape {wanted}; got {mine}")
 
 
+# Values are looked at where that waits for no device; in a graph there are none yet.
+@paddle.jit.not_to_static
+def _check_range(name: str, tensor: Tensor, end: int, *, besides: int | None = None) -> None:
+    if not (paddle.in_dynamic_mode() and tensor.place.is_cpu_place()):
+        return
+    values = tensor.numpy()
+    is_wrong = (values < 0) | (values >= end)
+    if besides is not None:
+        is_wrong &= values != besides
+    for value in values[is_wrong][:1]:
+        or_that = "" if besides is None else f" or {besides}"
+        raise ValueError(f"{name} must be in [0, {end}){or_that}; got {value}")
+
+
+@paddle.jit.not_to_static
+def _check_weights(weights: Tensor, labels: Tensor) -> None:
+    if not (paddle.in_dynamic_mode() and weights.place.is_cpu_place()):
+        return
+    numbers = weights.astype("float32").numpy()
+    for number in numbers[(labels.numpy() != IGNORE_INDEX) & ~(numbers >= 0)][:1]:
+        raise ValueError(f"loss_weights must be at least 0; got {number}")
+
+
 def _check_dtype(name: str, tensor: Tensor, allowed: tuple[str, ...]) -> None:
     found = str(tensor.dtype).removeprefix("paddle.")
     if found not in allowed:
         raise TypeError(f"{name} must be {' or '.join(allowed)}; got {found}")
 
 
-def _check_positive(name: str, value: float) -> None:
-    if not isinstance(value, (int, float, np.number)):
+def _check_number(name: str, value: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.number)):
         raise TypeError(f"{name} must be a number; got {type(value).__name__} {value!r}")
+
+
+def _check_positive(name: str, value: float) -> None:
+    _check_number(name, value)
     if not 0 < value < math.inf:
         raise ValueError(f"{name} must be above 0 and finite; got {value}")

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from paddle_flashmask.packing.layout import PackingStatistics, check_size
+from paddle_flashmask.packing.layout import INT64, PackingStatistics, check_size
 from paddle_flashmask.packing.rows import Batch, PackedRows
 
 __all__ = ["PackedStream", "Packer"]
@@ -66,9 +66,11 @@ class PackedStream:
             drop_last: leave out a last batch of fewer than batch_size rows.
 
         Raises:
-            TypeError: a size is not an int.
-            ValueError: a size is less than 1.
+            TypeError: a size or the seed is not an int.
+            ValueError: a size is less than 1, or the seed less than 0.
         """
+        if seed is not None:
+            seed = check_size("seed", seed, least=0, most=INT64.max)
         batch_size = check_size("batch_size", batch_size)
         buffer_size = check_size("buffer_size", buffer_size)
         self._samples, self._pack = samples, pack

@@ -125,6 +125,9 @@ def _read(path: Path) -> tuple[NDArray[Any], bool | None]:
 
 
 def _choose(arrays: Mapping[str, NDArray[Any]], path: Path) -> tuple[NDArray[Any], bool | None]:
+    named = [name for name in (*BATCH_FIELDS, INDICES_FIELD) if name in arrays]
+    if len(named) > 1:
+        raise ValueError(f"it must hold one index tensor; got {' and '.join(named)}")
     for name in BATCH_FIELDS:
         if name in arrays:
             array = arrays[name]

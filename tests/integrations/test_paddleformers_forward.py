@@ -140,6 +140,13 @@ def test_dense_masks_are_read_exactly(rng, kind):
     assert_close(out, dense(*given, visible))
 
 
+@pytest.mark.parametrize("is_causal", [True, False, None])
+def test_a_dense_mask_of_one_row_holds_for_all(rng, is_causal):
+    given, seen = tensors(rng), rng.random((BATCH, 1, 1, SEQLEN)) < 0.6
+    visible = np.broadcast_to(seen, (BATCH, 1, SEQLEN, SEQLEN))
+    assert_close(ours(given, attention_mask=seen, is_causal=is_causal), dense(*given, visible))
+
+
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("dtype", [bool, np.int64, np.float32])
 def test_a_padding_mask_alone_hides_keys(rng, causal, dtype):
@@ -219,6 +226,10 @@ def test_dropout_is_refused_while_training_and_off_otherwise(rng):
             "must not both reach attention",
         ),
         ({"attention_mask": np.full((2, 1, 13, 13), 0.5, np.float32)}, ValueError, "no biases"),
+        *(
+            ({"attention_mask": np.ones((2, 1, rows, 13), bool)}, ValueError, "each of 13 query r")
+            for rows in (0, 2, 12, 14, 26)
+        ),
         ({"attention_mask": np.full((2, 13), 2)}, ValueError, r"1 \(seen\) or 0 .* got 2"),
         ({"attention_mask": np.ones((2, 1, 13), bool)}, ValueError, r"got shape \[2, 1, 13\]"),
         ({"attention_mask": np.ones((2, 13), np.int8)}, TypeError, "must be bool, integers or fl"),

@@ -186,6 +186,17 @@ def test_16_bit_logits_are_summed_in_float32(rng, dtype):
 
 
 ZEROS = paddle.zeros
+
+
+def log_probs_of(**changed):
+    """Call answer_log_probs with one target, whose numbers are 0 but those that are given."""
+    names = ("target_rows", "target_positions", "target_ids", "target_answers")
+    table = {name: tensor([changed.get(name, 0)]) for name in names}
+    return losses.answer_log_probs(
+        ZEROS([2, 3, 4]), **table, target_weights=tensor([1.0], "float32"), num_answers=1
+    )
+
+
 ERRORS = [
     (
         lambda: losses.sft_loss(ZEROS([1, 3, 4]), ZEROS([1, 2], "int64")),
@@ -235,6 +246,34 @@ ERRORS = [
         lambda: losses.simpo_loss(ZEROS([2]), ZEROS([1, 2], "int64"), gamma=math.nan),
         "gamma must be at least 0 and finite; got nan",
     ),
+    *(
+        (
+            lambda label=label: losses.sft_loss(ZEROS([1, 2, 4]), tensor([[1, label]])),
+            f"labels must be in [0, 4) or -100; got {label}",
+        )
+        for label in (-1, -101, 4)
+    ),
+    (
+        lambda: losses.sft_loss(ZEROS([1, 2, 4]), tensor([[0, 1]]), tensor([[-1.0, 2.0]])),
+        "loss_weights must be at least 0; got -1.0",
+    ),
+    *(
+        (lambda table=table: log_probs_of(**table), f"{text}; got {next(iter(table.values()))}")
+        for table, text in [
+            ({"target_rows": -1}, "target_rows must be in [0, 2)"),
+            ({"target_positions": 3}, "target_positions must be in [0, 3)"),
+            ({"target_ids": -1}, "target_ids must be in [0, 4) or -100"),
+            ({"target_answers": -1}, "target_answers must be in [0, 1)"),
+        ]
+    ),
+    (
+        lambda: losses.answer_scores(ZEROS([1, 3]), tensor([0]), tensor([-1])),
+        "score_positions must be in [0, 3); got -1",
+    ),
+    (
+        lambda: losses.dpo_loss(ZEROS([2]), tensor([[0, -1]])),
+        "pairs must be in [0, 2); got -1",
+    ),
 ]
 TYPE_ERRORS = [
     (
@@ -250,6 +289,18 @@ TYPE_ERRORS = [
     (
         lambda: losses.dpo_loss(ZEROS([2]), ZEROS([1, 2], "int64"), beta=None),
         "beta must be a number; got NoneType None",
+    ),
+    (
+        lambda: losses.dpo_loss(ZEROS([2]), ZEROS([1, 2], "int64"), beta=True),
+        "beta must be a number; got bool True",
+    ),
+    (
+        lambda: losses.dpo_loss(ZEROS([2]), ZEROS([1, 2], "int64"), label_smoothing="0.1"),
+        "label_smoothing must be a number; got str '0.1'",
+    ),
+    (
+        lambda: losses.simpo_loss(ZEROS([2]), ZEROS([1, 2], "int64"), gamma="1"),
+        "gamma must be a number; got str '1'",
     ),
     (
         lambda: losses.rm_pairwise_loss(ZEROS([2]), ZEROS([1, 2], "int64"), None),

@@ -98,6 +98,15 @@ def test_a_seed_shuffles_the_rows_the_same_way_each_time(kind):
     assert sorted(flat(first)) == sorted(flat(plain)) == [[n + 1] for n in range(20)]
 
 
+@pytest.mark.parametrize(
+    ("seed", "error", "text"),
+    [(-1, ValueError, "must be at least 0; got -1"), (1.5, TypeError, "must be an int; got float")],
+)
+def test_a_wrong_seed_of_a_stream_is_named_at_once(seed, error, text):
+    with pytest.raises(error, match=f"seed {text}"):
+        PackedStream([], pack_sft, batch_size=1, seed=seed)
+
+
 def test_seed_and_row_order_exclude_each_other():
     packed = pack_sft([([1], [1])], seq_len=1)
     with pytest.raises(ValueError, match="row_order and seed must not be given together"):

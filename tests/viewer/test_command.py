@@ -123,6 +123,12 @@ def test_bad_command_line_is_refused_in_one_sentence(arguments, message, capsys)
         ("a.npz", {"attn_mask_startend_row_indices": SFT}, ["--no-causal"], "causal must be True"),
         ("a.npz", {"a": SFT, "b": SFT}, [], "startend_row_indices or one array; got a, b"),
         ("a.npz", {}, [], "or one array; got nothing"),
+        (
+            "a.npz",
+            {"startend_row_indices": SFT, "attn_mask_startend_row_indices": SFT},
+            [],
+            "one index tensor; got attn_mask_startend_row_indices and startend_row_indices",
+        ),
         ("a.npz", b"no zip", [], "a.npz cannot be read: "),
         ("a.npy", np.array([None]), [], "a.npy cannot be read: Object arrays cannot be loaded"),
     ],

@@ -50,8 +50,8 @@ def mask_fields(
 
     Args:
         startend_row_indices: [B, Hm, Sk, C] or [B, Hm, Sk], int32 or int64, or None.
-        attention_mask: [B, 1|H, Sq, Sk], bool or 0 and a large negative number, or [B, Sk] with 0
-            at keys that nobody sees; or None.
+        attention_mask: [B, 1|H, 1|Sq, Sk], bool or 0 and a large negative number, or [B, Sk] with
+            0 at keys that nobody sees; or None.
         is_causal: what the model says; None if it says nothing.
         default_causal: what holds then, and with no mask at all.
         seqlen_q: number of query rows, Sq.
@@ -112,13 +112,15 @@ def column_mask_of_dense(mask: paddle.Tensor, *, causal: bool, seqlen_q: int) ->
     """Return the indices that say exactly what a dense mask says. O(Sq * Sk), on the host.
 
     Args:
-        mask: [B, 1|H, Sq, Sk], complete (the triangle included), or [B, Sk], keys alone.
+        mask: [B, 1|H, Sq, Sk], complete (the triangle included), or with one row that holds for
+            all; or [B, Sk], keys alone.
         causal: whether the triangle is to be added to a mask of keys.
         seqlen_q: number of query rows, Sq.
 
     Raises:
         TypeError: a mask of another kind.
-        ValueError: its rank is another, it holds biases, or no two intervals per column say it.
+        ValueError: its rank or number of rows is another, it holds biases, or no two intervals per
+            column say it.
         NotImplementedError: in a static graph, where its values are not known.
     """
     if not paddle.in_dynamic_mode():
@@ -133,8 +135,15 @@ def column_mask_of_dense(mask: paddle.Tensor, *, causal: bool, seqlen_q: int) ->
             "attention_mask must be [batch, seqlen_k] or [batch, 1|heads, seqlen_q, seqlen_k]; "
             f"got shape {list(mask.shape)}"
         )
+    if mask.shape[2] not in (1, seqlen_q):
+        raise ValueError(
+            f"attention_mask must have a row for each of {seqlen_q} query rows, or one for all; "
+            f"got shape {list(mask.shape)}"
+        )
+    visible = _visible(mask)
+    visible = np.broadcast_to(visible, (*visible.shape[:2], seqlen_q, visible.shape[3]))
     try:
-        found = indices.from_dense(_visible(mask), collapse=True)
+        found = indices.from_dense(visible, collapse=True)
     except ValueError as error:
         raise ValueError(
             f"attention_mask cannot be said in two intervals per key column: {error}"
