@@ -21,6 +21,7 @@ from typing import NamedTuple
 import numpy as np
 import paddle
 from paddle import Tensor
+from paddle.jit.sot import psdb
 from paddle.nn import functional
 
 from paddle_flashmask.packing import IGNORE_INDEX
@@ -91,7 +92,7 @@ def sft_loss(logits: Tensor, labels: Tensor, loss_weights: Tensor | None = None)
         given = loss_weights.reshape([-1]).astype("float32")
         weights = paddle.where(has_label, given, weights)
     total = weights.sum()
-    return (losses * weights).sum() / paddle.where(total > 0, total, paddle.ones_like(total))
+    return (losses * weights).sum() / (total + (total == 0).astype("float32"))
 
 
 def _token_losses(logits: Tensor, ids: Tensor) -> Tensor:
@@ -106,7 +107,7 @@ def _token_losses(logits: Tensor, ids: Tensor) -> Tensor:
     losses = _cross_entropy(logits, paddle.where(has_id, likeliest, ids))
     both = paddle.stack([likeliest, paddle.where(has_id, ids, likeliest)], axis=1)
     ahead, own = paddle.take_along_axis(logits, both, 1).unbind(1)
-    return losses + paddle.where(has_id, ahead - own, paddle.zeros_like(own))
+    return paddle.where(has_id, losses + (ahead - own), losses)
 
 
 def _cross_entropy(logits: Tensor, ids: Tensor) -> Tensor:
@@ -367,10 +368,15 @@ def _check_shape(name: str, tensor: Tensor, like: Tensor, *, axes: int | None = 
         raise ValueError(f"{name} must have shape {wanted}; got {mine}")
 
 
-# Values are looked at where that waits for no device; in a graph there are none yet.
+def _has_values(tensor: Tensor) -> bool:
+    """Whether values are at hand without waiting for a device: in eager mode on the CPU."""
+    return paddle.in_dynamic_mode() and bool(tensor.place.is_cpu_place())
+
+
+# The first word is for to_static's tracer, which stumbles over questions to a place.
 @paddle.jit.not_to_static
 def _check_range(name: str, tensor: Tensor, end: int, *, besides: int | None = None) -> None:
-    if not (paddle.in_dynamic_mode() and tensor.place.is_cpu_place()):
+    if psdb.in_sot() or not _has_values(tensor):
         return
     values = tensor.numpy()
     is_wrong = (values < 0) | (values >= end)
@@ -383,11 +389,12 @@ def _check_range(name: str, tensor: Tensor, end: int, *, besides: int | None = N
 
 @paddle.jit.not_to_static
 def _check_weights(weights: Tensor, labels: Tensor) -> None:
-    if not (paddle.in_dynamic_mode() and weights.place.is_cpu_place()):
+    if psdb.in_sot() or not _has_values(weights) or not _has_values(labels):
         return
     numbers = weights.astype("float32").numpy()
-    for number in numbers[(labels.numpy() != IGNORE_INDEX) & ~(numbers >= 0)][:1]:
-        raise ValueError(f"loss_weights must be at least 0; got {number}")
+    is_wrong = (labels.numpy() != IGNORE_INDEX) & ~((numbers >= 0) & np.isfinite(numbers))
+    for number in numbers[is_wrong][:1]:
+        raise ValueError(f"loss_weights must be at least 0 and finite; got {number}")
 
 
 def _check_dtype(name: str, tensor: Tensor, allowed: tuple[str, ...]) -> None:

@@ -165,11 +165,13 @@ def test_ordered_sums_with_a_long_key_block_are_those_of_one_multiprocessor(
     check_ordered_sums(door, "sm90a", case, mask, rng, monkeypatch)
 
 
-@pytest.mark.parametrize("head_dim", [64, 192])
-def test_long_key_blocks_of_groups_match_dense(head_dim, door, rng, monkeypatch):
-    # They are worked on before all others.
+@pytest.mark.parametrize(("head_dim", "heads"), [(64, (4, 2)), (192, (4, 2)), (128, (24, 3))])
+def test_long_key_blocks_of_groups_match_dense(head_dim, heads, door, rng, monkeypatch):
+    # They are worked on before all others. The sums of two of the three key heads fit a section.
     monkeypatch.setitem(os.environ, MULTIPROCESSORS, "5")
-    case, mask = square(LONG_SIZE, head_dim, 4, 2), window_with_sinks(LONG_SIZE, 64)
+    case, mask = square(LONG_SIZE, head_dim, *heads), window_with_sinks(LONG_SIZE, 64)
+    costs = live_steps(mask, LONG_SIZE)
+    assert costs.max() * len(costs) > LONG_BLOCK * costs.sum()
     inputs = random_inputs(case, rng)
     with door.only_kernels("sm90a"):
         found = door.run(inputs, mask, dtype=case.dtype)

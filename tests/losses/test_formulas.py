@@ -255,7 +255,11 @@ ERRORS = [
     ),
     (
         lambda: losses.sft_loss(ZEROS([1, 2, 4]), tensor([[0, 1]]), tensor([[-1.0, 2.0]])),
-        "loss_weights must be at least 0; got -1.0",
+        "loss_weights must be at least 0 and finite; got -1.0",
+    ),
+    (
+        lambda: losses.sft_loss(ZEROS([1, 2, 4]), tensor([[0, 1]]), tensor([[math.inf, 2.0]])),
+        "loss_weights must be at least 0 and finite; got inf",
     ),
     *(
         (lambda table=table: log_probs_of(**table), f"{text}; got {next(iter(table.values()))}")
@@ -269,6 +273,10 @@ ERRORS = [
     (
         lambda: losses.answer_scores(ZEROS([1, 3]), tensor([0]), tensor([-1])),
         "score_positions must be in [0, 3); got -1",
+    ),
+    (
+        lambda: losses.answer_scores(ZEROS([1, 3]), tensor([1]), tensor([2])),
+        "answer_rows must be in [0, 1); got 1",
     ),
     (
         lambda: losses.dpo_loss(ZEROS([2]), tensor([[0, -1]])),
@@ -366,6 +374,38 @@ def test_losses_are_traced_with_unknown_sizes(rng):
     traced = paddle.jit.to_static(dpo, input_spec=specs, full_graph=True)
     arguments = tensor(random_logits(rng, 4)), tensor([[0, 1], [2, 3], [0, 3]])
     assert_close("loss", traced(*arguments), float(dpo(*arguments)))
+
+
+def log_probs_of_two(logits, rows, positions, ids, answers, weights):
+    return losses.answer_log_probs(logits, rows, positions, ids, answers, weights, num_answers=2)
+
+
+def dpo_of(log_probs, pairs):
+    return losses.dpo_loss(log_probs, pairs).loss
+
+
+def simpo_of(log_probs, pairs):
+    return losses.simpo_loss(log_probs, pairs).loss
+
+
+@pytest.mark.parametrize("full_graph", [True, False], ids=["full_graph", "sot"])
+@pytest.mark.parametrize(
+    "call", [losses.sft_loss, log_probs_of_two, losses.answer_scores, dpo_of, simpo_of]
+)
+def test_losses_are_traced(call, full_graph, rng):
+    logits, labels = tensor(random_logits(rng, 2, 3, 7)), tensor(rng.integers(0, 7, (2, 3)))
+    table = [tensor(rng.integers(0, most, 5)) for most in (2, 3, 7, 2)]
+    weights, pairs = tensor(rng.random((2, 3)), "float32"), tensor([[0, 1], [2, 1]])
+    arguments = {
+        losses.sft_loss: (logits, labels, weights),
+        log_probs_of_two: (logits, *table, tensor(rng.random(5), "float32")),
+        losses.answer_scores: (logits[..., 0], *table[:2]),
+        dpo_of: (logits[0, :, 0], pairs),
+        simpo_of: (logits[1, :, 0], pairs),
+    }[call]
+    traced = paddle.jit.to_static(call, full_graph=full_graph)
+    for _ in range(2):  # the second call takes what the first has traced
+        assert_close(call.__name__, traced(*arguments), call(*arguments).numpy())
 
 
 @pytest.mark.parametrize(("call", "text"), ERRORS)

@@ -70,7 +70,8 @@ struct ClearedBytes {
   size_t count = 0;
 };
 
-// Enqueues the kernels that fill the plan: bounds, ranges and the orders.
+// Enqueues the kernels that fill the plan: bounds, ranges and the orders asked for, with their
+// costs and, for key blocks, key_sums.
 Status BuildMaskPlan(const AttentionSizes& sizes,
                      const MaskParams& mask,
                      const MaskPlanView& plan,

@@ -132,7 +132,7 @@ def column_mask_of_dense(mask: paddle.Tensor, *, causal: bool, seqlen_q: int) ->
         return _of_keys(mask, causal=causal, seqlen_q=seqlen_q)
     if mask.ndim != FIELD_RANK:
         raise ValueError(
-            "attention_mask must be [batch, seqlen_k] or [batch, 1|heads, seqlen_q, seqlen_k]; "
+            "attention_mask must be [batch, seqlen_k] or [batch, 1|heads, 1|seqlen_q, seqlen_k]; "
             f"got shape {list(mask.shape)}"
         )
     if mask.shape[2] not in (1, seqlen_q):
