@@ -370,13 +370,15 @@ def _check_shape(name: str, tensor: Tensor, like: Tensor, *, axes: int | None = 
 
 def _has_values(tensor: Tensor) -> bool:
     """Whether values are at hand without waiting for a device: in eager mode on the CPU."""
-    return paddle.in_dynamic_mode() and bool(tensor.place.is_cpu_place())
+    # Asked first, since to_static's tracer stumbles over questions to a place.
+    if psdb.in_sot() or not paddle.in_dynamic_mode():
+        return False
+    return bool(tensor.place.is_cpu_place())
 
 
-# The first word is for to_static's tracer, which stumbles over questions to a place.
 @paddle.jit.not_to_static
 def _check_range(name: str, tensor: Tensor, end: int, *, besides: int | None = None) -> None:
-    if psdb.in_sot() or not _has_values(tensor):
+    if not _has_values(tensor):
         return
     values = tensor.numpy()
     is_wrong = (values < 0) | (values >= end)
@@ -389,7 +391,7 @@ def _check_range(name: str, tensor: Tensor, end: int, *, besides: int | None = N
 
 @paddle.jit.not_to_static
 def _check_weights(weights: Tensor, labels: Tensor) -> None:
-    if psdb.in_sot() or not _has_values(weights) or not _has_values(labels):
+    if not (_has_values(weights) and _has_values(labels)):
         return
     numbers = weights.astype("float32").numpy()
     is_wrong = (labels.numpy() != IGNORE_INDEX) & ~((numbers >= 0) & np.isfinite(numbers))
