@@ -33,4 +33,10 @@ class DeviceGuard {
   Status status_;  // after what its maker sets
 };
 
+inline Status FindMultiprocessors(int device, int* count) {
+  FLASHMASK_RETURN_IF_CUDA_FAILS(
+      cudaDeviceGetAttribute(count, cudaDevAttrMultiProcessorCount, device));
+  return Status::Ok();
+}
+
 }  // namespace flashmask

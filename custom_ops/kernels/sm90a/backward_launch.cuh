@@ -218,9 +218,8 @@ Status LaunchBackwardKernel(const BackwardParams& params,
     FLASHMASK_RETURN_IF_CUDA_FAILS(cudaGetLastError());
   }
   int multiprocessors = 0;
-  FLASHMASK_RETURN_IF_CUDA_FAILS(cudaDeviceGetAttribute(&multiprocessors,
-                                                        cudaDevAttrMultiProcessorCount,
-                                                        params.execution.device));
+  const Status counted = FindMultiprocessors(params.execution.device, &multiprocessors);
+  if (!counted.ok()) return counted;
   static SharedMemoryLimit limit;
   constexpr int kSharedBytes = sizeof(BackwardShared<Config>);
   static_assert(kSharedBytes <= kMostSharedBytes, "tiles and messages fit into shared memory");

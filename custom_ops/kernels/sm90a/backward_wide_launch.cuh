@@ -71,9 +71,8 @@ Status LaunchWideKernels(const BackwardParams& params,
                          const WideBackwardArguments& args) {
   const auto stream = static_cast<cudaStream_t>(params.execution.stream);
   int multiprocessors = 0;
-  FLASHMASK_RETURN_IF_CUDA_FAILS(cudaDeviceGetAttribute(&multiprocessors,
-                                                        cudaDevAttrMultiProcessorCount,
-                                                        params.execution.device));
+  const Status counted = FindMultiprocessors(params.execution.device, &multiprocessors);
+  if (!counted.ok()) return counted;
   const Status terms = ComputeRowTerms(params,
                                        scratch.both.terms,
                                        stream,

@@ -107,9 +107,8 @@ Status LaunchForward(const ForwardParams& params) {
       BuildMaskPlan(sizes, params.mask, plan, PlanOrders::kRowBlocks, stream, cleared);
   if (!built.ok()) return built;
   int multiprocessors = 0;
-  FLASHMASK_RETURN_IF_CUDA_FAILS(cudaDeviceGetAttribute(&multiprocessors,
-                                                        cudaDevAttrMultiProcessorCount,
-                                                        params.execution.device));
+  const Status counted = FindMultiprocessors(params.execution.device, &multiprocessors);
+  if (!counted.ok()) return counted;
   const auto launch = HasHalfLines(params.mask) ? LaunchForwardKernel<Config, true>
                                                 : LaunchForwardKernel<Config, false>;
   const int blocks = static_cast<int>(std::min<int64_t>(items, multiprocessors));
