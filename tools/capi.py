@@ -69,6 +69,12 @@ def limit_shared_memory(size: int | None) -> None:
     library().flashmask_limit_shared_memory(ctypes.c_int32(2**31 - 1 if size is None else size))
 
 
+def want_backward_items(items: int | None) -> None:
+    """Share key blocks among items of a backward until there are so many; None: as usual."""
+    library().flashmask_want_backward_items(ctypes.c_int32(-1 if items is None else items))
+    _workspace_bytes.cache_clear()
+
+
 def forward(
     q: torch.Tensor,
     k: torch.Tensor,

@@ -12,6 +12,9 @@ constexpr CpuIsa kIsas[] = {CpuIsa::kAuto,
 std::atomic<bool> tile_skipping{true};
 std::atomic<bool> deterministic{false};
 std::atomic<int32_t> shared_memory_of_blocks{INT32_MAX};
+// Four for each of a H200's 132 multiprocessors.
+constexpr int32_t kItemsWanted = 528;
+std::atomic<int32_t> backward_items_wanted{kItemsWanted};
 std::atomic<int> requested_isa{static_cast<int>(CpuIsa::kAuto)};
 
 bool MachineRuns(CpuIsa isa) {
@@ -76,6 +79,11 @@ void SetDeterministic(bool on) { deterministic = on; }
 
 int32_t SharedMemoryOfBlocks() { return shared_memory_of_blocks; }
 void LimitSharedMemoryOfBlocks(int32_t bytes) { shared_memory_of_blocks = bytes; }
+
+int32_t BackwardItemsWanted() { return backward_items_wanted; }
+void SetBackwardItemsWanted(int32_t items) {
+  backward_items_wanted = items < 0 ? kItemsWanted : items;
+}
 
 CpuIsa RequestedCpuIsa() { return static_cast<CpuIsa>(requested_isa.load()); }
 

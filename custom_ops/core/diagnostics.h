@@ -50,6 +50,11 @@ void SetDeterministic(bool on);
 int32_t SharedMemoryOfBlocks();
 void LimitSharedMemoryOfBlocks(int32_t bytes);
 
+// Work items that a backward on a GPU should have at least: where key blocks are fewer, several
+// items share one (kernels/common/key_shares.cuh). 0: never; negative: the default.
+int32_t BackwardItemsWanted();
+void SetBackwardItemsWanted(int32_t items);
+
 // Instruction sets of the CPU kernel, in ascending order of preference.
 enum class CpuIsa : int { kAuto = -1, kPortable = 0, kAvx2 = 1, kAvx512 = 2, kAvx512Bf16 = 3 };
 

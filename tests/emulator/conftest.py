@@ -48,10 +48,16 @@ def order_seed(seed):
 
 @pytest.fixture
 def door(emulated, order_seed):
-    """Return the library of all kernels, at the beginning of an order of events."""
+    """Return the library of all kernels, at the beginning of an order of events.
+
+    Small calls share key blocks among work items, as is usual, or do not, as large ones: it depends
+    on the seed.
+    """
     door = Door(emulated)
     door.draw_from(order_seed)
-    return door
+    door.want_backward_items(-1 if order_seed % 2 else 0)
+    yield door
+    door.want_backward_items(-1)
 
 
 @pytest.fixture(scope="session")

@@ -119,6 +119,7 @@ def test_blocks_that_see_nothing_match_dense(kernels, head_dim, door, rng, order
 def test_waves_of_key_blocks_match_dense(head_dim, name, door, rng, monkeypatch):
     # Of every second wave of two blocks the rows are taken from the first on, if columns are long.
     monkeypatch.setitem(os.environ, MULTIPROCESSORS, "2")
+    door.want_backward_items(0)
     size = 600
     case = square(size, head_dim, 4, 1)
     inputs, mask = random_inputs(case, rng), cases.MASKS[name](rng, 1, 1, size, size)
@@ -169,6 +170,7 @@ def test_ordered_sums_with_a_long_key_block_are_those_of_one_multiprocessor(
 def test_long_key_blocks_of_groups_match_dense(head_dim, heads, door, rng, monkeypatch):
     # They are worked on before all others. The sums of two of the three key heads fit a section.
     monkeypatch.setitem(os.environ, MULTIPROCESSORS, "5")
+    door.want_backward_items(0)
     case, mask = square(LONG_SIZE, head_dim, *heads), window_with_sinks(LONG_SIZE, 64)
     costs = live_steps(mask, LONG_SIZE)
     assert costs.max() * len(costs) > LONG_BLOCK * costs.sum()
@@ -176,6 +178,47 @@ def test_long_key_blocks_of_groups_match_dense(head_dim, heads, door, rng, monke
     with door.only_kernels("sm90a"):
         found = door.run(inputs, mask, dtype=case.dtype)
     assert_right(found, inputs, mask, case.dtype)
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize("num_heads_mask", [1, 12])
+@pytest.mark.parametrize("head_dim", [64, 128, 192])
+@pytest.mark.parametrize("kernels", KERNELS)
+def test_key_blocks_shared_by_heads_match_dense(
+    kernels, head_dim, num_heads_mask, deterministic, door, rng
+):
+    # Two or three shares of six heads.
+    key_blocks = 2 * (4 if head_dim == 192 else 2)
+    wanted = key_blocks * int(rng.integers(2, 4))
+    # The wide backward of sm90a wants a third of what is said.
+    door.want_backward_items(3 * wanted if (kernels, head_dim) == ("sm90a", 192) else wanted)
+    case = AttentionCase(
+        "four",
+        seqlen_q=150,
+        seqlen_k=int(rng.integers(200, 257)),
+        num_heads=12,
+        num_heads_k=2,
+        num_heads_mask=num_heads_mask,
+        head_dim=head_dim,
+        dtype=str(rng.choice(["float16", "bfloat16"])),
+    )
+    check(door, kernels, case, rng, deterministic=deterministic)
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize("form", ["none", "window", "two"])
+@pytest.mark.parametrize("head_dim", [64, 128, 192])
+def test_key_blocks_shared_by_rows_match_dense(head_dim, form, deterministic, door, rng):
+    # Three shares, of which a window leaves some without a live step.
+    door.want_backward_items(1000)
+    case = AttentionCase(
+        form,
+        seqlen_q=int(rng.integers(3072, 3200)),
+        seqlen_k=int(rng.integers(100, 200)),
+        head_dim=head_dim,
+        dtype="bfloat16",
+    )
+    check(door, "sm90a", case, rng, deterministic=deterministic)
 
 
 def square(size: int, head_dim: int, num_heads: int, num_heads_k: int) -> AttentionCase:

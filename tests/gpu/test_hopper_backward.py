@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 from support import cases, gpu
 from support.cases import AttentionCase, Mask
-from support.dense import Results
 from support.gpu import capi, torch
 from support.inputs import assert_right, random_inputs
-from support.tolerance import assert_same_bits
+from support.tolerance import assert_gradients_agree, assert_same_bits
 
 pytestmark = pytest.mark.gpu
 
@@ -61,15 +60,7 @@ def test_deterministic_gradients_of_many_key_blocks_repeat_to_the_bit(name, rng)
     first = gpu.run(inputs, mask, deterministic=True)
     for _ in range(RUNS - 1):
         assert_same_bits(gpu.run(inputs, mask, deterministic=True), first)
-    close_to(gpu.run(inputs, mask), first)
-
-
-def close_to(ours: Results, others: Results) -> None:
-    """Check gradients of other orders of sums: a few roundings of the largest value apart."""
-    bound = 4 * 2.0**-8
-    for name in ("grad_query", "grad_key", "grad_value"):
-        mine, other = getattr(ours, name), getattr(others, name)
-        np.testing.assert_allclose(mine, other, rtol=0, atol=bound * np.abs(other).max())
+    assert_gradients_agree(gpu.run(inputs, mask), first)
 
 
 @pytest.mark.parametrize("head_dim", [64, 96, 128])
@@ -80,7 +71,7 @@ def test_long_sequences_agree_with_the_sm80_kernels(name, head_dim, rng):
     inputs, mask = random_inputs(case, rng), cases.MASKS[name](rng, 1, 1, size, size)
     ours = gpu.run(inputs, mask)
     with gpu.only_kernels("sm80"):
-        close_to(ours, gpu.run(inputs, mask))
+        assert_gradients_agree(ours, gpu.run(inputs, mask))
 
 
 # Many sections of heads, the last smaller than the others; rows and columns end within a step.

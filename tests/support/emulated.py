@@ -51,6 +51,10 @@ class Door:
         finally:
             check(self._library.flashmask_set_gpu_kernels(b"auto"))
 
+    def want_backward_items(self, items: int) -> None:
+        """Share key blocks among items of a backward up to so many; 0: never, -1: as usual."""
+        self._library.flashmask_want_backward_items(ctypes.c_int32(items))
+
     def run(
         self,
         inputs: Inputs,

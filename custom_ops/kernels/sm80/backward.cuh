@@ -3,10 +3,11 @@
 // Gradients of attention for sm_80 and newer: mma.sync and cp.async.
 //
 // A block owns 32, 64 or 128 keys of one key head. It walks the live steps of 32, 64 or 128 query
-// rows (tile_config.h, live_tiles.cuh) of all query heads of the group, keeps grad_key and
-// grad_value in registers, and adds each step's share of grad_query to a float buffer in global
-// memory by reductions, so the order of those sums, and with it the last bits of grad_query, may
-// change from run to run. Blocks start longest first.
+// rows (tile_config.h, live_tiles.cuh) of the query heads of the group, all of them unless there
+// are few key blocks (key_shares.cuh), keeps grad_key and grad_value in registers, and adds each
+// step's share of grad_query to a float buffer in global memory by reductions, so the order of
+// those sums, and with it the last bits of grad_query, may change from run to run. Blocks start
+// longest first.
 //
 // With kDeterministic key blocks add to a step of rows one after another, the last one first
 // (key_turns.h). They also start in that order, each with a ticket, so a block waits only for
@@ -92,11 +93,11 @@ class BackwardBlock {
       head_of_all = first_head + ticket % section % heads;
       rank = ticket % section / heads;
     }
-    batch_ = head_of_all / args.num_heads_k;
-    head_k_ = head_of_all % args.num_heads_k;
+    batch_ = head_of_all / args.num_shares;
+    share_ = head_of_all % args.num_shares;
     key_block_ = blocks - 1 - rank;
     if constexpr (!kDeterministic) {
-      const int64_t mask = Mask(head_k_ * args.heads_per_key);
+      const int64_t mask = Mask(share_ * args.heads_per_item);
       const int32_t* order = args.plan.key_order + mask * args.plan.num_key_blocks;
       key_block_ = order[rank / kBlocksPerPlanned] * kBlocksPerPlanned +
                    (kBlocksPerPlanned - 1 - rank % kBlocksPerPlanned);
@@ -115,9 +116,9 @@ class BackwardBlock {
       }
     }
     const int32_t num_steps = NumSteps();
-    for (int32_t g = 0; g < args_.heads_per_key; ++g) {
-      const int32_t head = head_k_ * args_.heads_per_key + g;
-      if (g == 0 || args_.heads_per_mask < args_.heads_per_key) LoadBounds(Mask(head));
+    for (int32_t g = 0; g < args_.heads_per_item; ++g) {
+      const int32_t head = share_ * args_.heads_per_item + g;
+      if (g == 0 || args_.heads_per_mask < args_.heads_per_item) LoadBounds(Mask(head));
       for (int32_t begin = 0; begin < num_steps; begin += shared_->live.kChunkTiles) {
         CollectSteps(Mask(head), begin, num_steps);
         __syncthreads();
@@ -181,14 +182,15 @@ class BackwardBlock {
   }
 
   __device__ __forceinline__ void LoadKeys() {
+    const int32_t head_k = share_ / args_.shares_of_key;
     LoadTileAsync<kKeys, kHeadDim, Config::kThreads>(ptx::SharedAddress(shared_->key),
-                                                     Pointer(args_.key, KeyBegin(), head_k_),
+                                                     Pointer(args_.key, KeyBegin(), head_k),
                                                      args_.key.row_stride,
                                                      keys_,
                                                      args_.head_dim,
                                                      threadIdx.x);
     LoadTileAsync<kKeys, kHeadDim, Config::kThreads>(ptx::SharedAddress(shared_->value),
-                                                     Pointer(args_.value, KeyBegin(), head_k_),
+                                                     Pointer(args_.value, KeyBegin(), head_k),
                                                      args_.value.row_stride,
                                                      keys_,
                                                      args_.head_dim,
@@ -421,7 +423,7 @@ class BackwardBlock {
 
   __device__ __forceinline__ void Store(const Element* tile, const TensorView& view) const {
     StoreTile<kKeys, kHeadDim, Config::kThreads>(ptx::SharedAddress(tile),
-                                                 Pointer(view, KeyBegin(), head_k_),
+                                                 Pointer(view, KeyBegin(), share_),
                                                  view.row_stride,
                                                  keys_,
                                                  args_.head_dim,
@@ -432,7 +434,7 @@ class BackwardBlock {
   Shared* shared_;
   BackwardScores<Config, kHalfLines, kDeterministic> scores_;
   int32_t batch_;
-  int32_t head_k_;
+  int32_t share_;  // of all shares of the batch row
   int32_t key_block_;
   int32_t keys_;
   KeySums grad_key_;

@@ -6,6 +6,7 @@
 #include "core/status.h"
 #include "kernels/common/cuda_check.h"
 #include "kernels/common/device.h"
+#include "kernels/common/key_shares.cuh"
 #include "kernels/common/key_turns.h"
 #include "kernels/common/mask_plan.h"
 #include "kernels/common/output_dot.h"
@@ -31,6 +32,8 @@ struct BackwardScratch {
   RowTerms terms;
   KeyTurns turns;
   float* grad_query_sum = nullptr;
+  KeyShares shares;
+  void* key_shares = nullptr;
   void* cleared = nullptr;  // what starts as 0
   size_t cleared_bytes = 0;
   size_t total_bytes = 0;
@@ -67,6 +70,8 @@ BackwardScratch LayOutBackward(const BackwardParams& params, void* workspace) {
     scratch.turns.ticket = reinterpret_cast<int32_t*>(take(1));
   }
   scratch.cleared_bytes = used - cleared_from;
+  scratch.shares = SharesOf(sizes, BackwardItemsWanted(), Config::kBlockColumns, 1);
+  scratch.key_shares = take(SharedFloats(sizes, scratch.shares));
   scratch.total_bytes = used;
   return scratch;
 }
@@ -74,18 +79,22 @@ BackwardScratch LayOutBackward(const BackwardParams& params, void* workspace) {
 template <typename Config>
 BackwardArguments ArgumentsOf(const BackwardParams& params,
                               const MaskPlanView& plan,
+                              const KeyGradients& grads,
                               const BackwardScratch& scratch) {
   const int64_t sum_bytes =
       scratch.terms.padded_rows * Config::kHeadDim * static_cast<int64_t>(sizeof(float));
-  const int64_t group = params.sizes.num_heads / params.sizes.num_heads_k;
-  const int64_t section = kSumSectionBytes / std::max<int64_t>(1, sum_bytes * group);
-  const int64_t all_heads = params.sizes.batch * params.sizes.num_heads_k;
+  const int64_t heads_per_item = params.sizes.num_heads / grads.num_heads;
+  const int64_t section = kSumSectionBytes / std::max<int64_t>(1, sum_bytes * heads_per_item);
+  const int64_t all_heads = params.sizes.batch * grads.num_heads;
   BackwardArguments args;
   static_cast<AttentionArguments&>(args) = CommonArguments(params, plan);
   args.grad_out = params.grad_out;
   args.grad_query = params.grad_query;
-  args.grad_key = params.grad_key;
-  args.grad_value = params.grad_value;
+  args.grad_key = grads.key;
+  args.grad_value = grads.value;
+  args.shares_of_key = scratch.shares.Count();
+  args.num_shares = static_cast<int32_t>(grads.num_heads);
+  args.heads_per_item = static_cast<int32_t>(heads_per_item);
   args.terms = scratch.terms;
   args.grad_query_sum = scratch.grad_query_sum;
   args.softmax_scale = params.softmax_scale;
@@ -145,9 +154,10 @@ Status LaunchBackward(const BackwardParams& params) {
   const Status terms =
       ComputeRowTerms(params, scratch.terms, stream, scratch.cleared, scratch.cleared_bytes);
   if (!terms.ok()) return terms;
-  const BackwardArguments args = ArgumentsOf<Config>(params, plan, scratch);
-  const int64_t key_blocks = sizes.batch * sizes.num_heads_k * plan.num_key_blocks *
-                             (kPlanKeyBlock / Config::kBlockColumns);
+  const KeyGradients grads = KeyGradientsOf(params, scratch.shares, scratch.key_shares);
+  const BackwardArguments args = ArgumentsOf<Config>(params, plan, grads, scratch);
+  const int64_t key_blocks =
+      sizes.batch * grads.num_heads * plan.num_key_blocks * (kPlanKeyBlock / Config::kBlockColumns);
   const int64_t steps =
       sizes.batch * sizes.num_heads * scratch.terms.padded_rows / Config::kBlockRows;
   if (key_blocks > INT32_MAX || steps > INT32_MAX) {
@@ -157,6 +167,8 @@ Status LaunchBackward(const BackwardParams& params) {
     const Status launched =
         LaunchKeyBlocks<Config>(params, args, static_cast<unsigned>(key_blocks), stream);
     if (!launched.ok()) return launched;
+    const Status summed = LaunchSumShares<typename Config::Element>(params, scratch.shares, grads);
+    if (!summed.ok()) return summed;
   }
   if (steps == 0) return Status::Ok();
   ConvertGradQuery<Config><<<static_cast<unsigned>(steps), Config::kThreads, 0, stream>>>(args);

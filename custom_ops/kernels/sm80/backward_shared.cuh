@@ -20,6 +20,10 @@ struct BackwardArguments : AttentionArguments {
   RowTerms terms;
   float* grad_query_sum;  // [B, Hq, row steps, kBlockRows * kHeadDim], permuted
   float softmax_scale;
+  // Work items take shares of a key head's query heads; num_shares of one batch row.
+  int32_t shares_of_key;
+  int32_t num_shares;
+  int32_t heads_per_item;
   // With kDeterministic: words of `turns.done` are [B, Hq, row steps].
   KeyTurns turns;
   int32_t heads_per_section;

@@ -3,6 +3,7 @@
 // Tile numbers of the sm90a backward, and what a launch passes to its kernels.
 
 #include "core/params.h"
+#include "kernels/common/key_shares.cuh"
 #include "kernels/common/mask_plan.h"
 #include "kernels/common/output_dot.h"
 #include "kernels/sm90a/tile_config.h"
@@ -56,7 +57,8 @@ struct SumOrder {
   int32_t words = 0;
   // Pairs of a step and a key block that are live, over all masks.
   unsigned long long* live_pairs = nullptr;
-  // Key heads that are worked on together, were every step live for every key block.
+  // Key heads, or shares of such, that are worked on together, were every step live for every key
+  // block.
   float heads_if_dense = 0.0f;
 };
 
@@ -73,17 +75,19 @@ struct BackwardArguments {
   int32_t* next_item;     // zero at the start
   SumOrder order;
   MaskPlanView plan;
-  int32_t num_items;          // the long ones of long_ranks with them
-  int32_t long_ranks;         // entries of key_order that are looked at for long key blocks
-  int32_t num_heads_k_total;  // over the batch
-  int32_t heads_per_section;  // key heads that are worked on together; not used by ordered sums
+  int32_t num_items;   // the long ones of long_ranks with them
+  int32_t long_ranks;  // entries of key_order that are looked at for long key blocks
+  KeyShares shares;
+  int32_t num_shares;         // of the key heads of one batch row
+  int32_t num_shares_total;   // over the batch
+  int32_t heads_per_section;  // shares of key heads at work together; not used by ordered sums
+  int32_t heads_per_item;     // query heads of a share
+  int32_t heads_per_key;
   int32_t seqlen_q;
   int32_t num_steps;           // of kRows rows
   int32_t grad_out_row_shift;  // 0, or past the last row: zeros
   int32_t head_dim;
   int32_t num_heads;
-  int32_t num_heads_k;
-  int32_t heads_per_key;
   int32_t heads_per_mask;
   int32_t num_heads_mask;
   float softmax_scale;

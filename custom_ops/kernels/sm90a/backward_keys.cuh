@@ -323,7 +323,7 @@ class WideKeyGroup {
     constexpr bool kIsKey = kSum == WideSum::kGradKey;
     const TensorView& view = kIsKey ? args_.grad_key : args_.grad_value;
     Element* to = static_cast<Element*>(view.data) + item.batch * view.batch_stride +
-                  item.head_k * view.head_stride;
+                  item.share * view.head_stride;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int32_t key = item.key_begin + FragmentRow() + 8 * i;

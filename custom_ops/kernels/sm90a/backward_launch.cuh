@@ -4,12 +4,14 @@
 //
 // Workspace: the plan; lse and delta of every row and head; for ordered sums a bit per step of rows
 // and key block of a mask; then, zeroed together, the counter of items and the ordered sums' count
-// of live pairs and places; then the float buffer of grad_query, rows padded to whole steps.
+// of live pairs and places; then the float buffer of grad_query, rows padded to whole steps; then
+// what shares of key blocks leave (64 KB each at head dim 128, where there are few).
 
 #include "core/params.h"
 #include "core/status.h"
 #include "kernels/common/cuda_check.h"
 #include "kernels/common/device.h"
+#include "kernels/common/key_shares.cuh"
 #include "kernels/common/mask_plan.h"
 #include "kernels/common/output_dot.h"
 #include "kernels/common/row_terms.cuh"
@@ -24,12 +26,16 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 
 namespace flashmask::sm90a {
 
 // What of the L2 the sums of grad_query of a section of heads may take: reductions run at 3.9 TB/s
 // inside it and at 1.5 outside, and the rows of query and grad_out take as much again.
 constexpr int64_t kSectionBytes = int64_t{16} << 20;
+
+// Of a share of a key block: fewer are not worth the start and the end of an item.
+constexpr int64_t kFewestSharedRows = 1024;
 
 struct BackwardScratch {
   RowTerms terms;
@@ -39,20 +45,22 @@ struct BackwardScratch {
   unsigned long long* live_pairs = nullptr;
   int32_t* last_added = nullptr;
   float* grad_query_sum = nullptr;
+  KeyShares shares;
+  void* key_shares = nullptr;
   size_t zeroed_bytes = 0;  // from next_item on
   size_t total_bytes = 0;
   int64_t num_steps = 0;
 };
 
-// Key heads whose sums of grad_query fill kSectionBytes. In ordered sums the heads of a group go
-// side by side, so that of all their sums a quarter at most is at work.
+// Key heads, or shares of such, whose sums of grad_query fill kSectionBytes; `shared_by` of them
+// have the same sums. In ordered sums the heads of a group go side by side, so that of all their
+// sums a quarter at most is at work.
 template <typename Config>
-float HeadsIfDense(const AttentionSizes& sizes, int64_t num_steps, bool ordered) {
-  const int64_t group = sizes.num_heads / std::max<int64_t>(1, sizes.num_heads_k);
+float HeadsIfDense(int64_t heads_per_key, int64_t num_steps, int32_t shared_by, bool ordered) {
   const int64_t bytes =
-      group * num_steps * Config::kTileFloats * static_cast<int64_t>(sizeof(float));
-  const float at_work = ordered && group > 1 ? 0.25f : 1.0f;
-  return static_cast<float>(kSectionBytes) /
+      heads_per_key * num_steps * Config::kTileFloats * static_cast<int64_t>(sizeof(float));
+  const float at_work = ordered && heads_per_key > 1 ? 0.25f : 1.0f;
+  return static_cast<float>(kSectionBytes * shared_by) /
          (at_work * static_cast<float>(std::max<int64_t>(1, bytes)));
 }
 
@@ -89,14 +97,18 @@ BackwardScratch LayOutBackward(const BackwardParams& params, void* workspace) {
   scratch.zeroed_bytes = used - zeroed_from;
   scratch.grad_query_sum =
       static_cast<float*>(take(heads * scratch.num_steps * Config::kTileFloats));
+  scratch.shares =
+      SharesOf(sizes, BackwardItemsWanted(), Config::kKeys, sizes.seqlen_q / kFewestSharedRows);
+  scratch.key_shares = take(SharedFloats(sizes, scratch.shares));
   scratch.total_bytes = used;
   return scratch;
 }
 
+// Of a tensor with keys in its rows, of so many heads, or, without, of one with queries.
 inline Status MakeBackwardMap(const BackwardParams& params,
                               const TensorView& view,
                               const char* name,
-                              bool has_keys,
+                              std::optional<int64_t> heads_of_keys,
                               int box_rows,
                               CUtensorMap* map) {
   const AttentionSizes& sizes = params.sizes;
@@ -104,8 +116,8 @@ inline Status MakeBackwardMap(const BackwardParams& params,
                        name,
                        params.dtype,
                        sizes.batch,
-                       has_keys ? sizes.seqlen_k : sizes.seqlen_q,
-                       has_keys ? sizes.num_heads_k : sizes.num_heads,
+                       heads_of_keys.has_value() ? sizes.seqlen_k : sizes.seqlen_q,
+                       heads_of_keys.value_or(sizes.num_heads),
                        sizes.head_dim,
                        box_rows,
                        map);
@@ -117,11 +129,12 @@ Status MakeInputMaps(const BackwardParams& params, BackwardArguments* args) {
   // Without a gradient of the output its rows are read past the end of the query's: zeros.
   const bool given = params.grad_out.data != nullptr;
   const TensorView& rows = given ? params.grad_out : params.query;
+  const int64_t heads = params.sizes.num_heads_k;
   const Status made[] = {
-      MakeBackwardMap(params, params.query, "query", false, Config::kRows, &args->query),
-      MakeBackwardMap(params, rows, "grad_out", false, Config::kRows, &args->grad_out),
-      MakeBackwardMap(params, params.key, "key", true, Config::kKeys, &args->key),
-      MakeBackwardMap(params, params.value, "value", true, Config::kKeys, &args->value),
+      MakeBackwardMap(params, params.query, "query", {}, Config::kRows, &args->query),
+      MakeBackwardMap(params, rows, "grad_out", {}, Config::kRows, &args->grad_out),
+      MakeBackwardMap(params, params.key, "key", heads, Config::kKeys, &args->key),
+      MakeBackwardMap(params, params.value, "value", heads, Config::kKeys, &args->value),
   };
   for (const Status& status : made) {
     if (!status.ok()) return status;
@@ -131,11 +144,14 @@ Status MakeInputMaps(const BackwardParams& params, BackwardArguments* args) {
 
 // Of what the copy engine stores.
 template <typename Config>
-Status MakeOutputMaps(const BackwardParams& params, BackwardArguments* args) {
+Status MakeOutputMaps(const BackwardParams& params,
+                      const KeyGradients& grads,
+                      BackwardArguments* args) {
   constexpr int kRows = Config::kGroupKeys;
+  const int64_t heads = grads.num_heads;
   const Status made[] = {
-      MakeBackwardMap(params, params.grad_key, "grad_key", true, kRows, &args->grad_key),
-      MakeBackwardMap(params, params.grad_value, "grad_value", true, kRows, &args->grad_value),
+      MakeBackwardMap(params, grads.key, "grad_key", heads, kRows, &args->grad_key),
+      MakeBackwardMap(params, grads.value, "grad_value", heads, kRows, &args->grad_value),
   };
   return made[0].ok() ? made[1] : made[0];
 }
@@ -147,9 +163,12 @@ void FillBackwardArguments(const BackwardParams& params,
                            BackwardArguments* args) {
   const AttentionSizes& sizes = params.sizes;
   const int64_t group = sizes.num_heads / sizes.num_heads_k;
-  const int64_t key_heads = sizes.batch * sizes.num_heads_k;
+  const int64_t heads_per_item = group / scratch.shares.heads;
+  const int64_t num_shares = sizes.num_heads_k * scratch.shares.Count();
+  const int64_t num_shares_total = sizes.batch * num_shares;
   const bool ordered = scratch.live_blocks != nullptr;
-  const float heads_if_dense = HeadsIfDense<Config>(sizes, scratch.num_steps, ordered);
+  const float heads_if_dense =
+      HeadsIfDense<Config>(heads_per_item, scratch.num_steps, scratch.shares.rows, ordered);
   args->grad_query = params.grad_query;
   args->terms = scratch.terms;
   args->grad_query_sum = scratch.grad_query_sum;
@@ -161,20 +180,23 @@ void FillBackwardArguments(const BackwardParams& params,
                  heads_if_dense};
   args->plan = plan;
   // Of n blocks fewer than one in kLongBlock can be that many times as long as the mean.
-  args->long_ranks = group == 1 || ordered ? 0 : plan.num_key_blocks / kLongBlock;
-  args->num_items = static_cast<int32_t>(key_heads * (plan.num_key_blocks + args->long_ranks) *
-                                         (kPlanKeyBlock / Config::kKeys));
-  args->num_heads_k_total = static_cast<int32_t>(key_heads);
+  args->long_ranks = heads_per_item == 1 || ordered ? 0 : plan.num_key_blocks / kLongBlock;
+  args->num_items =
+      static_cast<int32_t>(num_shares_total * (plan.num_key_blocks + args->long_ranks) *
+                           (kPlanKeyBlock / Config::kKeys));
+  args->num_shares_total = static_cast<int32_t>(num_shares_total);
   args->heads_per_section = static_cast<int32_t>(
-      std::clamp(heads_if_dense, 1.0f, static_cast<float>(std::max<int64_t>(1, key_heads))));
+      std::clamp(heads_if_dense, 1.0f, static_cast<float>(std::max<int64_t>(1, num_shares_total))));
   args->seqlen_q = static_cast<int32_t>(sizes.seqlen_q);
   args->num_steps = static_cast<int32_t>(scratch.num_steps);
   args->grad_out_row_shift =
       params.grad_out.data != nullptr ? 0 : static_cast<int32_t>(scratch.terms.padded_rows);
   args->head_dim = static_cast<int32_t>(sizes.head_dim);
   args->num_heads = static_cast<int32_t>(sizes.num_heads);
-  args->num_heads_k = static_cast<int32_t>(sizes.num_heads_k);
+  args->num_shares = static_cast<int32_t>(num_shares);
+  args->heads_per_item = static_cast<int32_t>(heads_per_item);
   args->heads_per_key = static_cast<int32_t>(group);
+  args->shares = scratch.shares;
   args->heads_per_mask = static_cast<int32_t>(sizes.num_heads / sizes.num_heads_mask);
   args->num_heads_mask = static_cast<int32_t>(sizes.num_heads_mask);
   args->softmax_scale = params.softmax_scale;
@@ -189,11 +211,12 @@ inline unsigned SmallBlocks(int64_t threads) {
 template <typename Config>
 Status LaunchBackwardKernel(const BackwardParams& params,
                             const BackwardScratch& scratch,
+                            const KeyGradients& grads,
                             BackwardArguments* args) {
   const auto stream = static_cast<cudaStream_t>(params.execution.stream);
   const Status inputs_mapped = MakeInputMaps<Config>(params, args);
   if (!inputs_mapped.ok()) return inputs_mapped;
-  const Status outputs_mapped = MakeOutputMaps<Config>(params, args);
+  const Status outputs_mapped = MakeOutputMaps<Config>(params, grads, args);
   if (!outputs_mapped.ok()) return outputs_mapped;
   const ClearedBytes cleared{scratch.next_item, scratch.zeroed_bytes};
   const PlanOrders orders = params.deterministic ? PlanOrders::kKeyPlaces : PlanOrders::kKeyBlocks;
@@ -206,7 +229,7 @@ Status LaunchBackwardKernel(const BackwardParams& params,
   FLASHMASK_RETURN_IF_CUDA_FAILS(cudaGetLastError());
   if (params.deterministic) {
     const int64_t words = int64_t{args->plan.num_masks} * scratch.num_steps * scratch.words;
-    const int32_t masks_of_group = std::max(1, args->heads_per_key / args->heads_per_mask);
+    const int32_t masks_of_group = std::max(1, args->heads_per_item / args->heads_per_mask);
     ListLiveBlocks<Config::kRows>
         <<<SmallBlocks(words * kWarp), kSmallThreads, 0, stream>>>(args->plan,
                                                                    args->seqlen_q,
@@ -272,15 +295,19 @@ Status LaunchBackward(const BackwardParams& params) {
   const MaskPlanView plan = LayOutMaskPlan(sizes, params.execution.workspace);
   const BackwardScratch scratch = LayOutBackward<Config>(params, params.execution.workspace);
   const int64_t tiles = sizes.batch * sizes.num_heads * scratch.num_steps;
-  const int64_t items = sizes.batch * sizes.num_heads_k * plan.num_key_blocks;
+  const int64_t items =
+      sizes.batch * sizes.num_heads_k * plan.num_key_blocks * scratch.shares.Count();
   if (std::max(items, tiles) > INT32_MAX / 2) {
     return Status::Unsupported("more than 2^30 blocks of rows or keys in one call");
   }
   if (tiles == 0) return Status::Ok();
   BackwardArguments args;
   FillBackwardArguments<Config>(params, plan, scratch, &args);
-  const Status launched = LaunchBackwardKernel<Config>(params, scratch, &args);
+  const KeyGradients grads = KeyGradientsOf(params, scratch.shares, scratch.key_shares);
+  const Status launched = LaunchBackwardKernel<Config>(params, scratch, grads, &args);
   if (!launched.ok()) return launched;
+  const Status summed = LaunchSumShares<typename Config::Element>(params, scratch.shares, grads);
+  if (!summed.ok()) return summed;
   FinishGradQuery<Config><<<static_cast<unsigned>(tiles), kSmallThreads, 0, stream>>>(args);
   return CudaStatus(cudaGetLastError(), "launch of FinishGradQuery");
 }

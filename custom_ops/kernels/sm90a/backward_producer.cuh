@@ -61,7 +61,7 @@ class BackwardScheduler {
                       static_cast<float>(args_.plan.num_key_blocks);
     const float live = fmaxf(1.0f, static_cast<float>(*args_.order.live_pairs));
     const float heads = args_.order.heads_if_dense * (all / live);
-    const float most = static_cast<float>(args_.num_heads_k_total);
+    const float most = static_cast<float>(args_.num_shares_total);
     return static_cast<int32_t>(fminf(fmaxf(heads, 1.0f), most));
   }
 
@@ -76,21 +76,21 @@ class BackwardScheduler {
   }
 
   __device__ __forceinline__ int32_t Mask(int32_t head_of_group) const {
-    const int32_t head = head_k_ * args_.heads_per_key + head_of_group;
+    const int32_t head = first_head_ + head_of_group;
     return batch_ * args_.num_heads_mask + head / args_.heads_per_mask;
   }
 
   // False if the item stands for nothing.
   __device__ __forceinline__ bool Decode(int32_t item) {
-    const int32_t long_items = args_.long_ranks * args_.num_heads_k_total * kParts;
+    const int32_t long_items = args_.long_ranks * args_.num_shares_total * kParts;
     return item < long_items ? DecodeLong(item) : DecodeInSections(item - long_items);
   }
 
   // With groups of heads, a long block of the last section would be at work alone for a good part
   // of the time, so long ones of all heads come first.
   __device__ __forceinline__ bool DecodeLong(int32_t item) {
-    SetHead(item % args_.num_heads_k_total);
-    const int32_t rank = item / args_.num_heads_k_total;
+    SetShare(item % args_.num_shares_total);
+    const int32_t rank = item / args_.num_shares_total;
     const int32_t planned = args_.plan.key_order[FirstBlockOfMask() + rank / kParts];
     key_begin_ = (planned * kParts + rank % kParts) * Config::kKeys;
     from_last_row_ = true;
@@ -101,13 +101,13 @@ class BackwardScheduler {
     const int32_t section_items = ItemsPerSection();
     const int32_t section = item / section_items;
     const int32_t first_head = section * heads_per_section_;
-    const int32_t heads = min(heads_per_section_, args_.num_heads_k_total - first_head);
+    const int32_t heads = min(heads_per_section_, args_.num_shares_total - first_head);
     const int32_t in_section = item % section_items;
-    SetHead(first_head + in_section % heads);
+    SetShare(first_head + in_section % heads);
     rank_ = in_section / heads;
-    const bool is_last = first_head + heads == args_.num_heads_k_total;
+    const bool is_last = first_head + heads == args_.num_shares_total;
     int32_t planned = rank_ / kParts;
-    if (IsOrdered() || args_.heads_per_key == 1 || is_last) {
+    if (IsOrdered() || args_.heads_per_item == 1 || is_last) {
       planned = args_.plan.key_order[FirstBlockOfMask() + planned];
     }
     key_begin_ = (planned * kParts + rank_ % kParts) * Config::kKeys;
@@ -117,9 +117,11 @@ class BackwardScheduler {
     return args_.long_ranks == 0 || !IsLong(planned);
   }
 
-  __device__ __forceinline__ void SetHead(int32_t head_of_all) {
-    batch_ = head_of_all / args_.num_heads_k;
-    head_k_ = head_of_all % args_.num_heads_k;
+  __device__ __forceinline__ void SetShare(int32_t share_of_all) {
+    batch_ = share_of_all / args_.num_shares;
+    share_ = share_of_all % args_.num_shares;
+    head_k_ = share_ / args_.shares.Count();
+    first_head_ = share_ / args_.shares.rows * args_.heads_per_item;
   }
 
   // The first head of a group decides for all of it.
@@ -141,7 +143,7 @@ class BackwardScheduler {
   // diagonals, and all begin at the last row.
   __device__ __forceinline__ bool IsFromLastRow(int32_t wave) const {
     if (IsOrdered()) return true;
-    if (args_.heads_per_key == 1) return false;
+    if (args_.heads_per_item == 1) return false;
     const int64_t first = FirstBlockOfMask();
     const int32_t longest = args_.plan.key_costs[first + args_.plan.key_order[first]];
     const int64_t rows = int64_t{longest} * kPlanRowStep * heads_per_section_;
@@ -149,27 +151,25 @@ class BackwardScheduler {
     return wave % 2 == 0 || 4 * rows < 3 * keys_of_wave;
   }
 
-  // Of some live steps those of each head of the group that shares the mask, then of the next. So
-  // the rows at work are few, and yet a block that a window keeps to some of them does not get far
-  // away from its neighbours.
+  // Of some live steps (a run) those of each head of the group that shares the mask, then of the
+  // next. So the rows at work are few, and yet a block that a window keeps to some of them does not
+  // get far away from its neighbours. Where rows are shared, runs go round.
   __device__ __forceinline__ void ListSteps() {
-    const int32_t heads_at_once = min(args_.heads_per_mask, args_.heads_per_key);
+    const int32_t heads_at_once = min(args_.heads_per_mask, args_.heads_per_item);
     const int32_t steps_at_once = IsOrdered() ? kOrderedStepsAtOnce : kStepsAtOnce;
     pending_step_ = kNone;
     flags_ = kFirstStep | kPartialStep;
     LiveSteps<kRows> live;
-    for (int32_t head = 0; head < args_.heads_per_key; head += heads_at_once) {
+    for (int32_t head = 0; head < args_.heads_per_item; head += heads_at_once) {
       LoadRanges(head, &live);
       int32_t first = live.Next(0);
-      while (first < args_.num_steps) {
+      for (int32_t run = 0; first < args_.num_steps; ++run) {
+        const bool is_own = run % args_.shares.rows == share_ % args_.shares.rows;
         int32_t step = first;
         for (int32_t other = head; other < head + heads_at_once; ++other) {
           step = first;
           for (int32_t i = 0; i < steps_at_once && step < args_.num_steps; ++i) {
-            ListPending(0);
-            pending_step_ = step;
-            pending_head_ = other;
-            flags_ = (flags_ & kFirstStep) | (live.IsPartial(step) ? kPartialStep : 0u);
+            if (is_own) SetPending(other, step, live.IsPartial(step));
             step = live.Next(step + 1);
           }
         }
@@ -184,6 +184,13 @@ class BackwardScheduler {
   }
 
   // A step is only listed when the next one is known: the last of an item is marked.
+  __device__ __forceinline__ void SetPending(int32_t head_of_group, int32_t step, bool partial) {
+    ListPending(0);
+    pending_step_ = step;
+    pending_head_ = head_of_group;
+    flags_ = (flags_ & kFirstStep) | (partial ? kPartialStep : 0u);
+  }
+
   __device__ __forceinline__ void ListPending(uint32_t more_flags) {
     if (pending_step_ == kNone) return;
     List(pending_head_, pending_step_, flags_ | more_flags);
@@ -206,14 +213,14 @@ class BackwardScheduler {
     ptx::MbarrierWait(ptx::SharedAddress(&shared_->entry_empty[place_.stage]), place_.parity ^ 1);
     if (lane_ == 0) {
       const int32_t step = from_last_row_ ? args_.num_steps - 1 - counted : counted;
-      const int32_t head = head_k_ * args_.heads_per_key + head_of_group;
+      const int32_t head = first_head_ + head_of_group;
       const int32_t mask = Mask(head_of_group);
       ListEntry& entry = shared_->entries[place_.stage];
       entry.step = {(batch_ * args_.num_heads + head) * args_.num_steps + step,
                     step * kRows,
                     mask * args_.num_steps + step,
                     flags};
-      entry.item = {key_begin_, head_k_, batch_, rank_};
+      entry.item = {key_begin_, head_k_, batch_, rank_, share_};
       entry.head = head;
       entry.mask = mask;
       ptx::MbarrierArrive(ptx::SharedAddress(&shared_->entry_full[place_.stage]));
@@ -229,7 +236,9 @@ class BackwardScheduler {
   int32_t waves_per_section_ = 1;
   bool from_last_row_ = false;
   int32_t batch_ = 0;
+  int32_t share_ = 0;
   int32_t head_k_ = 0;
+  int32_t first_head_ = 0;  // of the query heads that the item is for
   int32_t key_begin_ = 0;
   int32_t rank_ = 0;
   int32_t pending_step_ = kNone;
@@ -314,9 +323,11 @@ class BackwardLoader {
 
   __device__ __forceinline__ void LoadQuery(const ListEntry& entry) {
     const int stage = query_.stage;
-    const bool partial = (entry.step.flags & kPartialStep) != 0;
+    const bool dead = (entry.step.flags & kDeadStep) != 0;
+    const bool partial = (entry.step.flags & kPartialStep) != 0 && !dead;
     ptx::MbarrierWait(ptx::SharedAddress(&shared_->query_empty[stage]), query_.parity ^ 1);
     shared_->steps[stage] = entry.step;
+    if (dead) HideRows(stage);
     const uint32_t full = ptx::SharedAddress(&shared_->query_full[stage]);
     ptx::MbarrierArriveExpect(full, kRowTileBytes + kTermBytes + (partial ? kBoundsBytes : 0));
     LoadRowTile(&args_.query, shared_->query[stage], entry, entry.step.row_begin, full);
@@ -332,6 +343,14 @@ class BackwardLoader {
                     full);
     }
     query_.Advance();
+  }
+
+  // A dead step is of rows that the keys may well see, where another share has all that are live.
+  __device__ __forceinline__ void HideRows(int stage) {
+    for (int key = 0; key < Config::kKeys; ++key) {
+      shared_->bounds[stage][key] = make_int4(0, args_.seqlen_q, 0, 0);
+    }
+    ptx::FenceProxyAsync();
   }
 
   __device__ __forceinline__ void LoadGradOut(const ListEntry& entry) {
@@ -468,7 +487,7 @@ class BackwardReducer {
       ptx::TmaStore4d(map,
                       staging_ + box * kBoxBytes,
                       box * kSwizzleColumns,
-                      item.head_k,
+                      item.share,
                       item.key_begin + group_ * Config::kGroupKeys,
                       item.batch);
     }

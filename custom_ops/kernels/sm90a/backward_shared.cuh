@@ -31,7 +31,8 @@ struct ItemInfo {
   int32_t key_begin;  // or kNoMoreItems
   int32_t head_k;
   int32_t batch;
-  int32_t rank;  // of the key block in the head's order
+  int32_t rank;   // of the key block in the head's order
+  int32_t share;  // of all shares of the batch's key heads: where its gradients go
 };
 
 // A step that is to be loaded.

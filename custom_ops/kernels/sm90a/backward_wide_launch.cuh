@@ -2,12 +2,14 @@
 
 // From the params of a call to the launches of the sm90a backward of wide head dims.
 //
-// Workspace: the plan; lse and delta of every row and head; a counter of items for each kernel.
+// Workspace: the plan; lse and delta of every row and head; a counter of items for each kernel;
+// what shares of key blocks leave.
 
 #include "core/params.h"
 #include "core/status.h"
 #include "kernels/common/cuda_check.h"
 #include "kernels/common/device.h"
+#include "kernels/common/key_shares.cuh"
 #include "kernels/common/mask_plan.h"
 #include "kernels/common/output_dot.h"
 #include "kernels/common/shared_memory.h"
@@ -23,6 +25,10 @@
 #include <cstdint>
 
 namespace flashmask::sm90a {
+
+// Only one of the two kernels wins by shares, and its items of 64 keys are long: a third as many as
+// elsewhere do.
+constexpr int64_t kWideItemsShare = 3;
 
 struct WideScratch {
   BackwardScratch both;
@@ -41,10 +47,16 @@ inline WideScratch LayOutWideBackward(const AttentionSizes& sizes, void* workspa
   scratch.both.num_steps = (sizes.seqlen_q + kWideTileRows - 1) / kWideTileRows;
   scratch.both.terms = {terms, terms == nullptr ? nullptr : terms + rows, padded_rows};
   scratch.both.zeroed_bytes = kTicketBytes;
-  scratch.both.total_bytes = plan_bytes + 2 * rows * sizeof(float) + kTicketBytes;
+  const size_t shares_from = plan_bytes + 2 * rows * sizeof(float) + kTicketBytes;
+  scratch.both.shares = SharesOf(sizes,
+                                 BackwardItemsWanted() / kWideItemsShare,
+                                 kWideTileRows,
+                                 sizes.seqlen_q / kFewestSharedRows);
+  scratch.both.total_bytes = shares_from + SharedFloats(sizes, scratch.both.shares) * sizeof(float);
   if (terms != nullptr) {
     scratch.both.next_item = reinterpret_cast<int32_t*>(terms + 2 * rows);
     scratch.next_row_item = scratch.both.next_item + 1;
+    scratch.both.key_shares = static_cast<char*>(workspace) + shares_from;
   }
   return scratch;
 }
@@ -93,6 +105,10 @@ Status LaunchWideKernels(const BackwardParams& params,
                                        kKeysBytes,
                                        params.execution);
   if (!keys.ok()) return keys;
+  const KeyGradients grads{args.grad_key, args.grad_value, args.both.num_shares};
+  const Status summed =
+      LaunchSumShares<typename KeysConfig::Element>(params, scratch.both.shares, grads);
+  if (!summed.ok()) return summed;
   static SharedMemoryLimit rows_limit;
   constexpr int kRowsBytes = sizeof(WideRowsShared<RowsConfig>);
   static_assert(kRowsBytes <= kMostSharedBytes, "tiles of rows and keys fit into shared memory");
@@ -116,15 +132,17 @@ Status LaunchWideBackward(const BackwardParams& params) {
   const MaskPlanView plan = LayOutMaskPlan(sizes, params.execution.workspace);
   const WideScratch scratch = LayOutWideBackward(sizes, params.execution.workspace);
   const int64_t steps = sizes.batch * sizes.num_heads * scratch.both.num_steps;
-  const int64_t items = sizes.batch * sizes.num_heads_k * plan.num_key_blocks;
+  const int64_t items =
+      sizes.batch * sizes.num_heads_k * plan.num_key_blocks * scratch.both.shares.Count();
   if (std::max(items, steps) > INT32_MAX / 4) {
     return Status::Unsupported("more than 2^29 blocks of rows or keys in one call");
   }
   if (steps == 0) return Status::Ok();
   WideBackwardArguments args;
   FillBackwardArguments<KeysConfig>(params, plan, scratch.both, &args.both);
-  args.grad_key = params.grad_key;
-  args.grad_value = params.grad_value;
+  const KeyGradients grads = KeyGradientsOf(params, scratch.both.shares, scratch.both.key_shares);
+  args.grad_key = grads.key;
+  args.grad_value = grads.value;
   args.seqlen_k = static_cast<int32_t>(sizes.seqlen_k);
   args.next_row_item = scratch.next_row_item;
   args.num_row_items = static_cast<int32_t>(sizes.batch * sizes.num_heads * plan.num_row_blocks);
