@@ -221,6 +221,54 @@ def test_key_blocks_shared_by_rows_match_dense(head_dim, form, deterministic, do
     check(door, "sm90a", case, rng, deterministic=deterministic)
 
 
+def rows_seen_by(blocks: list[tuple[int, int]], size: int) -> Mask:
+    """Return a mask of so many blocks of 128 keys, each seen from some rows alone."""
+    begins, ends = (np.repeat(np.array(x, np.int32), 128) for x in zip(*blocks, strict=True))
+    return Mask(np.stack([ends, begins], axis=-1)[None, None], causal=False)
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize("head_dim", [64, 128, 192])
+def test_shares_without_rows_see_no_others(head_dim, deterministic, door, rng):
+    # Each key block has one run of steps, so two of three shares have none.
+    size, rows = 3072, 256
+    door.want_backward_items(1000)
+    case = AttentionCase(
+        seqlen_q=size, seqlen_k=256, num_heads=1, num_heads_k=1, head_dim=head_dim, dtype="bfloat16"
+    )
+    inputs = random_inputs(case, rng)
+    for row, first_key in ((0, 128), (size - 1, 0)):  # it sees the other keys
+        query, grad_out = inputs.query.copy(), inputs.grad_out.copy()
+        query[:, row], grad_out[:, row] = np.nan, np.nan
+        mask = rows_seen_by([(0, rows), (size - rows, size)], size)
+        with door.only_kernels("sm90a"):
+            found = door.run(
+                inputs._replace(query=query, grad_out=grad_out),
+                mask,
+                dtype=case.dtype,
+                deterministic=deterministic,
+            )
+        for grads in (found.grad_key, found.grad_value):
+            assert np.isfinite(grads[:, first_key : first_key + 128]).all()
+            assert np.isnan(grads[:, 128 - first_key : 256 - first_key]).any()
+        assert np.isfinite(np.delete(found.grad_query, row, axis=1)).all()
+
+
+def test_ordered_sums_of_shares_in_two_sections_end(door, rng, monkeypatch):
+    # The sums of three shares of a head would be more than a section may hold, and shares wait for
+    # each other where the runs of a key block begin elsewhere than its neighbour's.
+    monkeypatch.setitem(os.environ, MULTIPROCESSORS, "1")
+    size = 33100
+    door.want_backward_items(12)
+    case = AttentionCase(
+        seqlen_q=size, seqlen_k=256, num_heads=1, num_heads_k=1, head_dim=128, dtype="bfloat16"
+    )
+    inputs, mask = random_inputs(case, rng), rows_seen_by([(0, size - 256), (0, size)], size)
+    with door.only_kernels("sm90a"):
+        found = door.run(inputs, mask, dtype=case.dtype, deterministic=True)
+    assert_right(found, inputs, mask, case.dtype)
+
+
 def square(size: int, head_dim: int, num_heads: int, num_heads_k: int) -> AttentionCase:
     return AttentionCase(
         seqlen_q=size,

@@ -30,6 +30,10 @@ struct KeyShares {
   __host__ __device__ constexpr int32_t Count() const { return heads * rows; }
 };
 
+// Times the items wanted, where a group has few divisors: what shares leave is 4 * head_dim bytes a
+// key and share, at most 135 MB.
+constexpr int64_t kMostShares = 4;
+
 // Shares for `wanted` items (BackwardItemsWanted, or a part of it where items are longer), of
 // blocks of block_keys keys and at most most_rows runs. Runs cost more than heads do, as they are
 // short, and are wanted for half as many items only.
@@ -41,9 +45,8 @@ inline KeyShares SharesOf(const AttentionSizes& sizes,
   const int64_t items = std::max<int64_t>(1, sizes.batch * sizes.num_heads_k * blocks);
   const int64_t group = sizes.num_heads / std::max<int64_t>(1, sizes.num_heads_k);
   int64_t heads = 1;
-  while (items * heads < wanted && heads < group) {
-    do ++heads;
-    while (group % heads != 0);
+  for (int64_t more = 2; more <= group && items * heads < wanted; ++more) {
+    if (group % more == 0 && items * more <= kMostShares * wanted) heads = more;
   }
   KeyShares shares;
   shares.heads = static_cast<int32_t>(heads);

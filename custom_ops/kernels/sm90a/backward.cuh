@@ -3,12 +3,13 @@
 // Gradients of attention for sm_90a: wgmma, copies by the copy engine, warpgroups with roles.
 //
 // A work item is 128 keys of one key head. A block walks the live steps of rows (64 at head dims 96
-// and 128, 128 at 64) of all query heads of the group, keeps grad_key and grad_value of its keys in
-// registers, and adds each step's share of grad_query to a float buffer in global memory. Blocks
-// are as many as multiprocessors and fetch items from a counter: heads section by section, so that
-// the buffer's part at work stays in the L2, and in a section the longest key blocks first, or by
-// place: for groups of heads, whose long key blocks come before all others, and where the sums of
-// grad_query have an order. Who gets which item changes no other bits.
+// and 128, 128 at 64) of all query heads of the group, or of a share of both (key_shares.cuh),
+// keeps grad_key and grad_value of its keys in registers, and adds each step's share of grad_query
+// to a float buffer in global memory. Blocks are as many as multiprocessors and fetch items from a
+// counter: heads section by section, so that the buffer's part at work stays in the L2, and in a
+// section the longest key blocks first, or by place: for groups of heads, whose long key blocks
+// come before all others, and where the sums of grad_query have an order. Who gets which item
+// changes no other bits.
 //
 // Roles, by warpgroup:
 //   0, producer   warp 1 fetches items and lists their live steps, warp 0 has what is listed

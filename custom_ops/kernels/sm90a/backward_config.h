@@ -48,7 +48,7 @@ struct BackwardConfig {
 // What the deterministic backward adds: an order of the sums of grad_query. The key blocks of a
 // head add to a step of rows in the plan's order, that of places: those that many more rows see
 // than others, such as keys that are visible everywhere, come last, so that nobody waits for them.
-// If the heads of a group have several masks, the first decides. Rows go from the last to the
+// If the heads of an item have several masks, the first decides. Rows go from the last to the
 // first, so that under a diagonal a block is a step behind the one before it.
 struct SumOrder {
   // [masks, row steps, words]: bit b of word w is set if the key block of rank 32 w + b is live.

@@ -18,7 +18,7 @@ namespace flashmask::sm90a {
 constexpr int kSmallThreads = 256;
 
 // One warp per word of SumOrder::live_blocks, a key block a lane; live_pairs is zero at the start.
-// So many masks in a row belong to the heads of a group.
+// So many masks in a row belong to the heads of an item.
 template <int kRows>
 __global__ void __launch_bounds__(kSmallThreads) ListLiveBlocks(MaskPlanView plan,
                                                                 int32_t seqlen_q,

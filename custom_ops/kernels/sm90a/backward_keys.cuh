@@ -4,7 +4,7 @@
 // is a kernel of its own, and backward.cuh for how items are handed out and listed.
 //
 // A work item is 64 keys of one key head. A block walks the live steps of 64 rows of all query
-// heads of the group.
+// heads of the group, or of a share of both (key_shares.cuh).
 //
 // Roles, by warpgroup:
 //   0, producer   warp 1 fetches items and lists their live steps, warp 0 has what is listed loaded

@@ -62,7 +62,9 @@ class BackwardScheduler {
     const float live = fmaxf(1.0f, static_cast<float>(*args_.order.live_pairs));
     const float heads = args_.order.heads_if_dense * (all / live);
     const float most = static_cast<float>(args_.num_shares_total);
-    return static_cast<int32_t>(fminf(fmaxf(heads, 1.0f), most));
+    const auto shares = static_cast<int32_t>(fminf(fmaxf(heads, 1.0f), most));
+    // Shares of the same rows' sums wait for each other, and so must not begin in two sections.
+    return (shares + args_.shares.rows - 1) / args_.shares.rows * args_.shares.rows;
   }
 
   __device__ __forceinline__ int32_t ItemsPerSection() const {
@@ -124,7 +126,7 @@ class BackwardScheduler {
     first_head_ = share_ / args_.shares.rows * args_.heads_per_item;
   }
 
-  // The first head of a group decides for all of it.
+  // The first head of an item decides for all of them.
   __device__ __forceinline__ int64_t FirstBlockOfMask() const {
     return int64_t{Mask(0)} * args_.plan.num_key_blocks;
   }
@@ -325,12 +327,13 @@ class BackwardLoader {
     const int stage = query_.stage;
     const bool dead = (entry.step.flags & kDeadStep) != 0;
     const bool partial = (entry.step.flags & kPartialStep) != 0 && !dead;
+    const int32_t row_begin = entry.step.row_begin;
     ptx::MbarrierWait(ptx::SharedAddress(&shared_->query_empty[stage]), query_.parity ^ 1);
     shared_->steps[stage] = entry.step;
     if (dead) HideRows(stage);
     const uint32_t full = ptx::SharedAddress(&shared_->query_full[stage]);
     ptx::MbarrierArriveExpect(full, kRowTileBytes + kTermBytes + (partial ? kBoundsBytes : 0));
-    LoadRowTile(&args_.query, shared_->query[stage], entry, entry.step.row_begin, full);
+    LoadRowTile(&args_.query, shared_->query[stage], entry, dead ? NoRow() : row_begin, full);
     ptx::BulkLoad(ptx::SharedAddress(shared_->lse_log2[stage]),
                   args_.terms.lse_log2 + TermOffset(entry),
                   kTermBytes,
@@ -345,7 +348,13 @@ class BackwardLoader {
     query_.Advance();
   }
 
-  // A dead step is of rows that the keys may well see, where another share has all that are live.
+  // Past the last: zeros.
+  __device__ __forceinline__ int32_t NoRow() const {
+    return static_cast<int32_t>(args_.terms.padded_rows);
+  }
+
+  // A dead step stands for rows that the keys may well see, where another share has all live ones:
+  // it hides them from all keys, and what is loaded are zeros, since 0 times NaN is none.
   __device__ __forceinline__ void HideRows(int stage) {
     for (int key = 0; key < Config::kKeys; ++key) {
       shared_->bounds[stage][key] = make_int4(0, args_.seqlen_q, 0, 0);
@@ -354,6 +363,7 @@ class BackwardLoader {
   }
 
   __device__ __forceinline__ void LoadGradOut(const ListEntry& entry) {
+    const bool dead = (entry.step.flags & kDeadStep) != 0;
     const int stage = grad_out_.stage;
     ptx::MbarrierWait(ptx::SharedAddress(&shared_->grad_out_empty[stage]), grad_out_.parity ^ 1);
     const uint32_t full = ptx::SharedAddress(&shared_->grad_out_full[stage]);
@@ -361,7 +371,7 @@ class BackwardLoader {
     LoadRowTile(&args_.grad_out,
                 shared_->grad_out[stage],
                 entry,
-                entry.step.row_begin + args_.grad_out_row_shift,
+                dead ? NoRow() : entry.step.row_begin + args_.grad_out_row_shift,
                 full);
     ptx::BulkLoad(ptx::SharedAddress(shared_->delta[stage]),
                   args_.terms.delta + TermOffset(entry),
@@ -426,7 +436,7 @@ class BackwardReducer {
         __syncwarp();  // the parity may be kept in a register that the warp shares
         if (job.kind == JobKind::kStoreGradKey) item_parity_ ^= 1;  // the item's last job
       } else if (args_.order.live_blocks == nullptr) {
-        if (lane_ == 0) AddGradQuery(job.step.tile);
+        if (lane_ == 0 && (job.step.flags & kDeadStep) == 0) AddGradQuery(job.step.tile);
       } else {
         AddInOrder(job.step, item.rank);
       }
