@@ -17,7 +17,7 @@ def _sharing_of_key_blocks(seed: int) -> Iterator[None]:
 
     The variable says which, "on" or "off"; without it the seed does.
     """
-    capi = sys.modules.get("capi")  # not of the tests through Paddle
+    capi = sys.modules.get("capi")
     choice = os.environ.get(SHARING_VARIABLE) or ("on" if seed % 2 else "off")
     assert choice in ("on", "off"), f"{SHARING_VARIABLE} must be on or off, got {choice}"
     if capi is None or choice == "on":

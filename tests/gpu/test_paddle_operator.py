@@ -30,6 +30,12 @@ from paddle_flashmask import _ops, flashmask_attention
 
 pytestmark = pytest.mark.gpu
 
+
+@pytest.fixture(autouse=True)
+def _sharing_of_key_blocks() -> None:
+    """Share key blocks as usual: nobody tells Paddle's library to do otherwise."""
+
+
 GPU = paddle.CUDAPlace(0)
 REFUSED = (NotImplementedError, ValueError, OSError)  # 2.6.2 knows OSError alone
 
