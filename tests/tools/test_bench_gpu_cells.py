@@ -41,6 +41,14 @@ def test_with_the_matrix_every_head_dim_dtype_and_grouping_is_measured_once():
     assert len(shapes) == len(set(shapes)) == 2 * 5 * 2 * 2
 
 
+def test_small_calls_are_one_row_of_few_key_heads():
+    cells = suite.GPU_GROUPS["small"]
+    assert len(set(cells)) == len(cells) == 12
+    assert {(c.batch, c.seqlen) for c in cells} == {(1, 2048), (1, 8192)}
+    assert max(c.num_heads_k * c.seqlen for c in cells) == 8 * 8192
+    assert not set(cells) & set(suite.gpu_cells())
+
+
 def test_a_group_is_chosen_on_the_command_line(capsys):
     given = ["--device", "gpu", "--group", "gqa", "128k", "--exclude", "torch_flex_flash"]
     chosen = options.cells(options.parse(given, ""))

@@ -35,7 +35,7 @@ def parse(arguments: list[str] | None, description: str) -> argparse.Namespace:
         nargs="+",
         choices=tuple(suite.GPU_GROUPS),
         default=[],
-        help="of the default cells of a GPU; default: all but sm80 and matrix",
+        help="of the default cells of a GPU; default: all but sm80, matrix and small",
     )
     shape = parser.add_argument_group("shape: any of these replaces the default cells")
     add = shape.add_argument

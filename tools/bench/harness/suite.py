@@ -28,6 +28,9 @@ MATRIX_HEADS = {64: 64, 96: 32, 128: 32, 192: 16, 256: 16}
 MATRIX_GROUPS = (1, 8)
 MATRIX_DTYPES = ("bfloat16", "float16")
 MATRIX_MASKS = ("causal", "causal_document")
+# Heads, key heads and head_dim of small calls.
+SMALL_HEADS = ((32, 8, 128), (8, 2, 128), (16, 1, 256))
+SMALL_LENGTHS = (2048, 8192)
 MATRIX_PROVIDERS = ("ours", "torch_flex")  # what else there is knows no documents
 # The most telling first: a run may be ended by its budget.
 GPU_MASKS = ("causal", "causal_document", "document", "share_question", "full")
@@ -73,6 +76,7 @@ def _gpu(
     head_dim: int = 128,
     num_heads: int | None = None,
     num_heads_k: int | None = None,
+    batch: int | None = None,
     dtype: str = "bfloat16",
     providers: tuple[str, ...] = ON_DEVICE["gpu"],
 ) -> Cell:
@@ -80,7 +84,7 @@ def _gpu(
     return Cell(
         mask=mask,
         seqlen=seqlen,
-        batch=gpu_batch(seqlen),
+        batch=batch or gpu_batch(seqlen),
         num_heads=num_heads,
         num_heads_k=num_heads_k or num_heads,
         head_dim=head_dim,
@@ -89,6 +93,24 @@ def _gpu(
         threads=0,
         providers=providers,
     )
+
+
+def _small() -> list[Cell]:
+    """Return calls of one row and few key heads, whose blocks hardly fill a GPU."""
+    return [
+        _gpu(
+            mask,
+            seqlen,
+            head_dim=head_dim,
+            num_heads=num_heads,
+            num_heads_k=num_heads_k,
+            batch=1,
+            providers=MATRIX_PROVIDERS,
+        )
+        for (num_heads, num_heads_k, head_dim), seqlen, mask in product(
+            SMALL_HEADS, SMALL_LENGTHS, MATRIX_MASKS
+        )
+    ]
 
 
 def _matrix() -> list[Cell]:
@@ -129,7 +151,8 @@ GPU_GROUPS: dict[str, list[Cell]] = {
     "sm80": [_gpu(mask, providers=("ours_sm80", "torch_flash")) for mask in GPU_MASKS],
 }
 GPU_GROUPS["matrix"] = _matrix()
-GPU_DEFAULT = tuple(name for name in GPU_GROUPS if name not in ("sm80", "matrix"))
+GPU_GROUPS["small"] = _small()
+GPU_DEFAULT = tuple(name for name in GPU_GROUPS if name not in ("sm80", "matrix", "small"))
 
 
 def _cpu(
