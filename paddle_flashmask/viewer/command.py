@@ -22,6 +22,7 @@ from paddle_flashmask.indices import ColumnMask
 from paddle_flashmask.viewer import colours, png, rates, sources, svg, text
 from paddle_flashmask.viewer.blocks import make_blocks
 from paddle_flashmask.viewer.explanation import explain
+from paddle_flashmask.viewer.memory import within_the_machine
 from paddle_flashmask.viewer.sources import Source
 from paddle_flashmask.viewer.summary import Shape, density, summarize
 
@@ -39,11 +40,11 @@ def main(arguments: list[str]) -> int:
     parser = make_parser()
     options = parser.parse_args(arguments)
     try:
-        found = find_sources(options)
-        for number, source in enumerate(found):
-            if number:
-                print()
-            show(source, options)
+        with within_the_machine():
+            for number, source in enumerate(find_sources(options)):
+                if number:
+                    print()
+                show(source, options)
         sys.stdout.flush()
     except BrokenPipeError:  # the reader, such as head, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

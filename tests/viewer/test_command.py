@@ -31,6 +31,26 @@ def test_examples_are_drawn_under_their_names(name, capsys):
     assert titles == list(recipe_module(name).EXAMPLES)
 
 
+LIMITED = """
+import resource
+from paddle_flashmask.viewer import memory
+from paddle_flashmask.viewer.command import main
+before = resource.getrlimit(resource.RLIMIT_DATA)
+fits = memory.bytes_that_fit()
+memory.bytes_that_fit = lambda: min(fits, 1 << 29)
+try:
+    main(["sft", "lengths=[1600000]"])
+finally:
+    assert resource.getrlimit(resource.RLIMIT_DATA) == before
+"""
+
+
+def test_what_does_not_fit_into_memory_is_told(tmp_path):
+    result = run_python(LIMITED, tmp_path)
+    assert result.returncode == 2, result.stderr
+    assert "error: the mask or its picture does not fit into memory; take fewer" in result.stderr
+
+
 def test_heads_are_chosen(capsys):
     call = ["random_eviction", "seq_len=2", "eviction_rows=[[1, 2], [2, 2]]"]
     assert main([*call, "--head", "1"]) == 0
