@@ -31,7 +31,7 @@ struct KeyShares {
 };
 
 // Times the items wanted, where a group has few divisors: what shares leave is 4 * head_dim bytes a
-// key and share, at most 135 MB.
+// key and share, at most 132 MiB.
 constexpr int64_t kMostShares = 4;
 
 // Shares for `wanted` items (BackwardItemsWanted, or a part of it where items are longer), of
