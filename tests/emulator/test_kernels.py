@@ -304,6 +304,21 @@ UNFIT = {
 }
 
 
+@pytest.mark.parametrize(("heads", "length"), [((71, 1), 67000), ((28, 4), 16384)], ids=str)
+@pytest.mark.parametrize("kernels", KERNELS)
+def test_shares_of_key_blocks_take_little_memory(kernels, heads, length, door):
+    # Groups of prime size: the next number of shares would be all heads, 1.2 GB and 224 MB.
+    sizes = capi_layout.SIZES.pack(
+        *(1, 1024, length, *heads, 1, 128), capi_layout.BFLOAT16, 0, 1.0, True, 0, False
+    )
+    with door.only_kernels(kernels):
+        wanted = []
+        for items in (-1, 0):
+            door.want_backward_items(items)
+            wanted.append(door.workspace_bytes("backward", sizes, NO_TENSORS))
+    assert 0 <= wanted[0] - wanted[1] <= 132 << 20
+
+
 def call_without_memory(door, name, *, batch=0, seqlen_q=1, seqlen_k=1, num_heads=4):
     sizes = (batch, seqlen_q, seqlen_k, num_heads, 4, 1, 64)
     options = (capi_layout.BFLOAT16, 0, 1.0, True, 0, False)

@@ -110,13 +110,18 @@ class Door:
         found = [from_bits(array, dtype) for array in (out, *gradients)]
         return Results(found[0], lse, *found[1:])
 
+    def workspace_bytes(self, name: str, sizes: bytes, tensors: tuple[int, ...]) -> int:
+        """Return how much memory a pass wants: SIZES and TENSORS of capi_layout."""
+        packed = sizes + capi_layout.TENSORS.pack(*tensors) + capi_layout.PLACE.pack(0, 0, 1)
+        size = ctypes.c_int64()
+        ask = getattr(self._library, f"flashmask_{name}_workspace")
+        check(ask(packed, ctypes.byref(size)))
+        return size.value
+
     def call(self, name: str, sizes: bytes, tensors: tuple[int, ...]) -> None:
         """Ask for the workspace of a pass, and run it: SIZES and TENSORS of capi_layout."""
         packed = sizes + capi_layout.TENSORS.pack(*tensors)
-        size = ctypes.c_int64()
-        ask = getattr(self._library, f"flashmask_{name}_workspace")
-        check(ask(packed + capi_layout.PLACE.pack(0, 0, 1), ctypes.byref(size)))
-        memory = poisoned((size.value + ALIGNMENT,), np.uint8)
+        memory = poisoned((self.workspace_bytes(name, sizes, tensors) + ALIGNMENT,), np.uint8)
         start = memory.ctypes.data + -memory.ctypes.data % ALIGNMENT
         run = getattr(self._library, f"flashmask_{name}")
         check(run(packed + capi_layout.PLACE.pack(0, start, 1)))
