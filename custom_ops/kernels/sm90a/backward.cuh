@@ -44,7 +44,9 @@
 #include "kernels/ptx/warpgroup.h"
 #include "kernels/sm90a/backward_config.h"
 #include "kernels/sm90a/backward_consumer.cuh"
-#include "kernels/sm90a/backward_producer.cuh"
+#include "kernels/sm90a/backward_loader.cuh"
+#include "kernels/sm90a/backward_reducer.cuh"
+#include "kernels/sm90a/backward_scheduler.cuh"
 #include "kernels/sm90a/backward_shared.cuh"
 #include "kernels/sm90a/warp_arrivals.h"
 

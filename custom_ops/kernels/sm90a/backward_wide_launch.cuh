@@ -105,10 +105,6 @@ Status LaunchWideKernels(const BackwardParams& params,
                                        kKeysBytes,
                                        params.execution);
   if (!keys.ok()) return keys;
-  const KeyGradients grads{args.grad_key, args.grad_value, args.both.num_shares};
-  const Status summed =
-      LaunchSumShares<typename KeysConfig::Element>(params, scratch.both.shares, grads);
-  if (!summed.ok()) return summed;
   static SharedMemoryLimit rows_limit;
   constexpr int kRowsBytes = sizeof(WideRowsShared<RowsConfig>);
   static_assert(kRowsBytes <= kMostSharedBytes, "tiles of rows and keys fit into shared memory");
@@ -149,7 +145,9 @@ Status LaunchWideBackward(const BackwardParams& params) {
   args.row_order = OrderOf(sizes);
   const Status mapped = MakeInputMaps<KeysConfig>(params, &args.both);
   if (!mapped.ok()) return mapped;
-  return LaunchWideKernels<KeysConfig, RowsConfig>(params, scratch, args);
+  const Status launched = LaunchWideKernels<KeysConfig, RowsConfig>(params, scratch, args);
+  if (!launched.ok()) return launched;
+  return LaunchSumShares<Element>(params, scratch.both.shares, grads);
 }
 
 // Picks the element type; a registered kernel is asked only for the dtypes it lists.

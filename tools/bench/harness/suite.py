@@ -28,10 +28,10 @@ MATRIX_HEADS = {64: 64, 96: 32, 128: 32, 192: 16, 256: 16}
 MATRIX_GROUPS = (1, 8)
 MATRIX_DTYPES = ("bfloat16", "float16")
 MATRIX_MASKS = ("causal", "causal_document")
+MATRIX_PROVIDERS = ("ours", "torch_flex")  # what else there is knows no documents
 # Heads, key heads and head_dim of small calls.
 SMALL_HEADS = ((32, 8, 128), (8, 2, 128), (16, 1, 256))
 SMALL_LENGTHS = (2048, 8192)
-MATRIX_PROVIDERS = ("ours", "torch_flex")  # what else there is knows no documents
 # The most telling first: a run may be ended by its budget.
 GPU_MASKS = ("causal", "causal_document", "document", "share_question", "full")
 GPU_MASKS += tuple(name for name in PRESETS if name not in GPU_MASKS)
