@@ -23,21 +23,24 @@ struct WorkOrder {
   int64_t num_heads_total;
   int64_t heads_per_section;
 
-  __device__ __forceinline__ WorkItem Item(int64_t block,
+  // There are fewer than 2^31 items, so that 32 bits do.
+  __device__ __forceinline__ WorkItem Item(uint32_t number,
                                            const MaskPlanView& plan,
-                                           int64_t num_heads,
-                                           int64_t heads_per_mask,
-                                           int64_t num_heads_mask) const {
-    const int64_t section_items = heads_per_section * plan.num_row_blocks;
-    const int64_t first_head = block / section_items * heads_per_section;
-    const int64_t heads = min(heads_per_section, num_heads_total - first_head);
-    const int64_t in_section = block % section_items;
-    const int64_t rank = in_section / heads;
-    const int64_t head_of_all = first_head + in_section % heads;
+                                           uint32_t num_heads,
+                                           uint32_t heads_per_mask,
+                                           uint32_t num_heads_mask) const {
+    const auto section_heads = static_cast<uint32_t>(heads_per_section);
+    const uint32_t section_items = section_heads * static_cast<uint32_t>(plan.num_row_blocks);
+    const uint32_t first_head = number / section_items * section_heads;
+    const uint32_t heads = min(section_heads, static_cast<uint32_t>(num_heads_total) - first_head);
+    const uint32_t in_section = number % section_items;
+    const uint32_t rank = in_section / heads;
+    const uint32_t head_of_all = first_head + in_section % heads;
     WorkItem item;
     item.batch = head_of_all / num_heads;
-    item.head = head_of_all % num_heads;
-    item.mask = item.batch * num_heads_mask + item.head / heads_per_mask;
+    const uint32_t head = head_of_all % num_heads;
+    item.head = head;
+    item.mask = item.batch * num_heads_mask + head / heads_per_mask;
     item.row_block = plan.order[item.mask * plan.num_row_blocks + rank];
     return item;
   }

@@ -43,4 +43,19 @@ __device__ __forceinline__ void MbarrierWait(uint32_t barrier, uint32_t parity) 
       : "memory");
 }
 
+// Whether the phase is over; if so what it brought may be read, as after a wait.
+__device__ __forceinline__ bool MbarrierTest(uint32_t barrier, uint32_t parity) {
+  uint32_t done;
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "mbarrier.test_wait.parity.shared::cta.b64 done, [%1], %2;\n"
+      "selp.b32 %0, 1, 0, done;\n"
+      "}\n"
+      : "=r"(done)
+      : "r"(barrier), "r"(parity)
+      : "memory");
+  return done != 0;
+}
+
 }  // namespace flashmask::ptx

@@ -69,13 +69,18 @@ __device__ __forceinline__ void WgmmaDefine(float (&sums)[kCount]) {
 __device__ __forceinline__ uint64_t SwizzledTile(uint32_t shared,
                                                  uint32_t leading,
                                                  uint32_t stride = 1024) {
-  constexpr uint64_t kSwizzle128 = uint64_t{1} << 62;
-  return uint64_t{(shared & 0x3FFFF) >> 4} | (uint64_t{leading >> 4} << 16) |
-         (uint64_t{stride >> 4} << 32) | kSwizzle128;
+  constexpr uint32_t kSwizzle128 = 1u << 30;
+  const uint32_t low = (shared >> 4) + (leading >> 4 << 16);  // addresses have 18 bits
+  const uint32_t high = stride >> 4 | kSwizzle128;
+  return uint64_t{high} << 32 | low;
 }
 
-// The same kind of tile `bytes` (a multiple of 16) further on.
-__device__ __forceinline__ uint64_t Shift(uint64_t tile, int bytes) { return tile + bytes / 16; }
+// The same kind of tile `bytes` (a multiple of 16) further on. The address stays in its bits, so
+// that half of the description is left alone: a third of the instructions of a 64-bit sum.
+__device__ __forceinline__ uint64_t Shift(uint64_t tile, int bytes) {
+  const uint32_t low = static_cast<uint32_t>(tile) + static_cast<uint32_t>(bytes / 16);
+  return (tile >> 32 << 32) | low;
+}
 
 #define FLASHMASK_SUMS_8(sums, i)                                                            \
   "+f"(sums[i]), "+f"(sums[i + 1]), "+f"(sums[i + 2]), "+f"(sums[i + 3]), "+f"(sums[i + 4]), \

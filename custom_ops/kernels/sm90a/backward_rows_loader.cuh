@@ -121,7 +121,7 @@ class WideRowLoader {
     const uint64_t& key_full = shared_->key_full[key_.stage];
     const uint64_t& value_full = shared_->value_full[value_.stage];
     const int32_t column = tile.tile * Config::kBlockColumns;
-    const int32_t key_head = place.head / args_.heads_per_key;
+    const int32_t key_head = place.key_head;
     Wait(shared_->key_empty[key_.stage], key_.parity ^ 1);
     if (exists) {
       LoadKey(place, tile, key_head, column);

@@ -4,13 +4,14 @@
 //
 // A block stays on its SM and takes work items (192 query rows of a head, or 128) off a counter,
 // longest first within sections of heads whose K and V fit the L2. It walks the live tiles of 64 or
-// 128 keys; tile_config.h has the numbers.
+// 128 keys, and of the latter only the half that is live; tile_config.h has the numbers.
 //
 // Roles: warpgroup 0 loads: its warp 1 finds live tiles (live_list.cuh) ahead of time, a thread of
 // its warp 0 starts the copies, but for those of V where one of its warp 2 does (kLoaders). The
 // others compute 64 rows each: S = Q K^T, softmax, O += P V with S, P and O in registers. While one
-// waits for its softmax the others keep the tensor cores busy. A group skips tiles that are dead
-// for its own rows, and masks those that are partial for them; all else runs free of mask code.
+// waits for its softmax the others keep the tensor cores busy, and its own products run beside it
+// where registers allow (Attend). A group skips tiles, and halves of tiles, that are dead for its
+// own rows, and masks those that are partial for them; all else runs free of mask code.
 //
 // Shared memory: Q (64 rows a group), kStages tiles of K and of V, all swizzled; column bounds and
 // notes of more tiles than that, so that a stage of K may be filled again while they are read.
@@ -29,6 +30,7 @@
 #include "kernels/ptx/warpgroup.h"
 #include "kernels/ptx/wgmma.h"
 #include "kernels/sm90a/forward_loader.cuh"
+#include "kernels/sm90a/forward_output.cuh"
 #include "kernels/sm90a/live_list.cuh"
 #include "kernels/sm90a/products.cuh"
 #include "kernels/sm90a/softmax.cuh"
@@ -47,6 +49,7 @@ class RowGroup {
  public:
   using Element = typename Config::Element;
   using Shared = ForwardShared<Config>;
+  using Place = RingPlace<Config::kStages>;
   static constexpr int kHeadDim = Config::kHeadDim;
   static constexpr int kColumns = Config::kBlockColumns;
 
@@ -62,31 +65,44 @@ class RowGroup {
   __device__ __forceinline__ void Run() {
     if (group_ == Config::kGroups - 1) PassTurn();
     for (;;) {
-      Wait(Memory().key_full[Stage(tile_)], Parity(tile_));
+      WaitForKeys();
       const uint32_t bits = Note().bits;
       if ((bits & kStop) != 0) break;
       if ((bits & kFirstRun) != 0) Begin(bits);
-      const uint32_t row_class = ClassOf(bits, group_);
+      const uint32_t classes = ClassesOf(bits, group_);
       const int32_t row = Note().row_begin + group_ * Config::kGroupRows + FragmentRow();
       const bool ends = (bits & (kLastRun | kNoTile)) == kLastRun;
       for (uint32_t left = bits >> kCountShift; left > 0; --left) {
         const bool releases_query = ends && left == 1;
-        if (row_class == kFull) {
-          Attend<true>(releases_query, row, row_class);
-        } else if (row_class == kSkip) {
+        if (classes == kWholeTile) {
+          Attend<true>(releases_query, row, classes);
+        } else if (classes == kSkip) {
           Skip(releases_query);
         } else {
-          Attend<false>(releases_query, row, row_class);
+          Attend<false>(releases_query, row, classes);
         }
         if (left == 1 && (bits & kLastRun) != 0) Finish();
         ++tile_;
-        if (left > 1) Wait(Memory().key_full[Stage(tile_)], Parity(tile_));
+        if (left > 1) WaitForKeys();
       }
     }
     if (group_ == 0) TakeTurn();  // takes what the last group passed on
   }
 
  private:
+  __device__ __forceinline__ void WaitForKeys() {
+    if (!keys_are_here_) Wait(Memory().key_full[place_.stage], place_.parity);
+  }
+
+  // Goes on to the next tile, and asks for its keys ahead of time: an answer takes as long as a
+  // hundred instructions. Returns the place of the tile at work.
+  __device__ __forceinline__ Place Advance() {
+    const Place here = place_;
+    place_.Advance();
+    keys_are_here_ = HasPassed(Memory().key_full[place_.stage], place_.parity);
+    return here;
+  }
+
   __device__ __forceinline__ void Begin(uint32_t bits) {
     if ((bits & kNoTile) == 0) {
       Wait(Memory().query_full[group_], (bits & kQueryParity) != 0 ? 1 : 0);
@@ -106,63 +122,150 @@ class RowGroup {
   // waits for the loader.
   __device__ __forceinline__ void Skip(bool releases_query) {
     Drain();
+    keys_are_here_ = false;
     TakeTurn();
     PassTurn();
     if (releases_query) Release(Memory().query_empty[group_]);
-    Release(Memory().key_empty[Stage(tile_)]);
-    Wait(Memory().value_full[Stage(tile_)], Parity(tile_));
-    Release(Memory().value_empty[Stage(tile_)]);
+    Release(Memory().key_empty[place_.stage]);
+    Wait(Memory().value_full[place_.stage], place_.parity);
+    Release(Memory().value_empty[place_.stage]);
+    place_.Advance();
   }
 
-  // `row` is that of this thread's first score, `row_class` what the run is to this group.
+  // `row` is that of this thread's first score, `classes` what the run is to this group.
   template <bool kFullTile>
-  __device__ __forceinline__ void Attend(bool releases_query, int32_t row, uint32_t row_class) {
+  __device__ __forceinline__ void Attend(bool releases_query, int32_t row, uint32_t classes) {
+    if constexpr (kColumns > kPlanColumns) {
+      const bool has_first = (classes & kClassMask) != kSkip;
+      if (!kFullTile && !(has_first && classes >> kClassBits != kSkip)) {
+        Drain();
+        AttendPart(releases_query, row, has_first ? classes : classes >> kClassBits, !has_first);
+        return;
+      }
+    }
     if constexpr (!Config::kOverlap) {
-      AttendAlone<kFullTile>(releases_query, row, row_class);
+      AttendWhole<kFullTile>(releases_query, row, classes);
     } else if (holds_weights_) {
-      AttendOverlapped<kFullTile, true>(releases_query, row, row_class);
+      AttendOverlapped<kFullTile, true>(releases_query, row, classes);
     } else {
-      AttendOverlapped<kFullTile, false>(releases_query, row, row_class);
+      AttendOverlapped<kFullTile, false>(releases_query, row, classes);
     }
   }
 
-  // The products of a tile one after the other.
+  // P V of the tile's first keys beside the softmax of the next.
   template <bool kFullTile>
-  __device__ __forceinline__ void AttendAlone(bool releases_query,
-                                              int32_t row,
-                                              uint32_t row_class) {
+  __device__ __forceinline__ void AttendWhole(bool releases_query, int32_t row, uint32_t classes) {
     float scores[kColumns / 2];
     TakeTurn();
-    StartScores(scores);
+    StartScores(scores, 0);
     PassTurn();
-    ptx::WgmmaWait<0>();
-    ptx::WgmmaPin(scores);
-    ScoresToWeights<kFullTile>(scores, releases_query, row, row_class);
-    if (softmax_.HasRisen()) softmax_.Rescale(out_sum_);
-    PackWeights(scores);
-    StartOutput(tile_);
-    FinishOutput(tile_);
+    const int4* bounds = Bounds();
+    const Place here = Advance();
+    FinishScores<0>(scores, here, releases_query);
+    if constexpr (!kFullTile) MaskScores<kHalfLines>(scores, bounds, row, EitherOf(classes));
+    AddWeighted(scores, here, 0);
   }
 
-  // Q K^T of this tile beside P V of the one before.
+  // The same for one of two parts of a tile.
+  __device__ __forceinline__ void AttendPart(bool releases_query,
+                                             int32_t row,
+                                             uint32_t row_class,
+                                             int part) {
+    float scores[kColumns / 4];
+    TakeTurn();
+    StartScores(scores, part);
+    PassTurn();
+    const int4* bounds = Bounds() + part * kPlanColumns;
+    const Place here = Advance();
+    FinishScores<0>(scores, here, releases_query);
+    if (row_class != kFull) MaskScores<kHalfLines>(scores, bounds, row, row_class);
+    AddWeighted(scores, here, part);
+  }
+
+  // Q K^T of this tile beside P V of the one before, and that beside the softmax.
   template <bool kFullTile, bool kHoldsWeights>
   __device__ __forceinline__ void AttendOverlapped(bool releases_query,
                                                    int32_t row,
-                                                   uint32_t row_class) {
+                                                   uint32_t classes) {
     float scores[kColumns / 2];
-    StartScores(scores);
-    if constexpr (kHoldsWeights) StartOutput(held_tile_);
-    ptx::WgmmaWait<kHoldsWeights ? 1 : 0>();
-    ptx::WgmmaPin(scores);
-    ScoresToWeights<kFullTile>(scores, releases_query, row, row_class);
+    TakeTurn();
+    StartScores(scores, 0);
+    if constexpr (kHoldsWeights) StartOutput(held_place_);
+    PassTurn();
+    const int4* bounds = Bounds();
+    const Place here = Advance();
+    FinishScores<kHoldsWeights ? 1 : 0>(scores, here, releases_query);
+    if constexpr (!kFullTile) MaskScores<kHalfLines>(scores, bounds, row, EitherOf(classes));
+    softmax_.Raise(scores, args_.scale_log2);
+    softmax_.template Weigh<0, kColumns / 2>(scores, args_.scale_log2);
     if constexpr (kHoldsWeights) {
       ptx::StayBehind(tile_ == kNoTileOfAll);  // or ptxas waits for P V before the exponentials
-      FinishOutput(held_tile_);
+      FinishOutput(held_place_);
     }
-    if (softmax_.HasRisen()) softmax_.Rescale(out_sum_);
-    PackWeights(scores);
-    held_tile_ = tile_;
+    if (__builtin_expect(softmax_.HasRisenOnceSummed(), false)) softmax_.Rescale(out_sum_);
+#pragma unroll
+    for (int i = 0; i < kColumns / 4; ++i) {
+      weights_[i] = Pack<Element>(scores[2 * i], scores[2 * i + 1]);
+    }
+    held_place_ = here;
     holds_weights_ = true;
+  }
+
+  // Starts Q K^T of a tile, or of a part of it.
+  template <int kScores>
+  __device__ __forceinline__ void StartScores(float (&scores)[kScores], int part) {
+    ptx::WgmmaFence();
+    MultiplyTiles<Element, kHeadDim, kHeld, kSquareBlock, kColumns>(
+        held_,
+        ptx::SharedAddress(Memory().query[group_]),
+        ptx::SharedAddress(Memory().key[place_.stage]) + part * kPartBytes,
+        scores);
+    ptx::WgmmaCommit();
+  }
+
+  // Waits for Q K^T, but not for kPending products behind it. Then the stage of K is free, and the
+  // query if this was its last use.
+  template <int kPending, int kScores>
+  __device__ __forceinline__ void FinishScores(float (&scores)[kScores],
+                                               const Place& here,
+                                               bool releases_query) {
+    ptx::WgmmaWait<kPending>();
+    ptx::WgmmaPin(scores);
+    if (releases_query) Release(Memory().query_empty[group_]);
+    Release(Memory().key_empty[here.stage]);
+    if (__builtin_expect(args_.negate, false)) {
+#pragma unroll
+      for (int i = 0; i < kScores; ++i) scores[i] = -scores[i];
+    }
+  }
+
+  // Softmax and P V of a tile, or of a part of it.
+  template <int kScores>
+  __device__ __forceinline__ void AddWeighted(float (&scores)[kScores],
+                                              const Place& here,
+                                              int part) {
+    softmax_.Raise(scores, args_.scale_log2);
+    if (__builtin_expect(softmax_.HasRisen(), false)) softmax_.Rescale(out_sum_);
+    Wait(Memory().value_full[here.stage], here.parity);
+    AddStep<0>(scores, ptx::SharedAddress(Memory().value[here.stage]) + part * kPartBytes);
+    FinishOutput(here);
+  }
+
+  // Weighs kPlanColumns keys and starts P V of them, then goes on to the next.
+  template <int kBegin, int kScores>
+  __device__ __forceinline__ void AddStep(float (&scores)[kScores], uint32_t value) {
+    constexpr int kEnd = kBegin + kPlanColumns / 2;
+    softmax_.template Weigh<kBegin, kEnd>(scores, args_.scale_log2);
+    uint32_t weights[kPlanColumns / 4];
+#pragma unroll
+    for (int i = 0; i < kPlanColumns / 4; ++i) {
+      weights[i] = Pack<Element>(scores[kBegin + 2 * i], scores[kBegin + 2 * i + 1]);
+    }
+    if constexpr (kEnd < kScores) ptx::StayBehind(softmax_.SumsAreNegative());
+    ptx::WgmmaFence();
+    AddTile<Element, kHeadDim, kColumns>(weights, value, true, out_sum_);
+    ptx::WgmmaCommit();
+    if constexpr (kEnd < kScores) AddStep<kEnd>(scores, value + kPartBytes);
   }
 
   // Adds the weights that are held back.
@@ -170,100 +273,46 @@ class RowGroup {
     if constexpr (Config::kOverlap) {
       if (!holds_weights_) return;
       holds_weights_ = false;
-      StartOutput(held_tile_);
-      FinishOutput(held_tile_);
+      StartOutput(held_place_);
+      FinishOutput(held_place_);
     }
   }
 
-  template <bool kFullTile>
-  __device__ __forceinline__ void ScoresToWeights(float (&scores)[kColumns / 2],
-                                                  bool releases_query,
-                                                  int32_t row,
-                                                  uint32_t row_class) {
-    if (releases_query) Release(Memory().query_empty[group_]);
-    Release(Memory().key_empty[Stage(tile_)]);
-    if (args_.negate) {
-#pragma unroll
-      for (int i = 0; i < kColumns / 2; ++i) scores[i] = -scores[i];
-    }
-    if constexpr (!kFullTile) {
-      MaskScores<kHalfLines>(scores, Memory().bounds[tile_ % Shared::kNotes], row, row_class);
-    }
-    softmax_.Update(scores, args_.scale_log2);
-  }
-
-  __device__ __forceinline__ void PackWeights(const float (&scores)[kColumns / 2]) {
-#pragma unroll
-    for (int i = 0; i < kColumns / 4; ++i) {
-      weights_[i] = Pack<Element>(scores[2 * i], scores[2 * i + 1]);
-    }
-  }
-
-  __device__ __forceinline__ void StartScores(float (&scores)[kColumns / 2]) {
-    ptx::WgmmaFence();
-    MultiplyTiles<Element, kHeadDim, kHeld>(held_,
-                                            ptx::SharedAddress(Memory().query[group_]),
-                                            ptx::SharedAddress(Memory().key[Stage(tile_)]),
-                                            scores);
-    ptx::WgmmaCommit();
-  }
-
-  __device__ __forceinline__ void StartOutput(uint32_t tile) {
-    Wait(Memory().value_full[Stage(tile)], Parity(tile));
+  __device__ __forceinline__ void StartOutput(const Place& tile) {
+    Wait(Memory().value_full[tile.stage], tile.parity);
     ptx::WgmmaFence();
     AddTile<Element, kHeadDim>(weights_,
-                               ptx::SharedAddress(Memory().value[Stage(tile)]),
+                               ptx::SharedAddress(Memory().value[tile.stage]),
                                true,
                                out_sum_);
     ptx::WgmmaCommit();
   }
 
-  __device__ __forceinline__ void FinishOutput(uint32_t tile) {
+  __device__ __forceinline__ void FinishOutput(const Place& tile) {
     ptx::WgmmaWait<0>();
     ptx::WgmmaPin(out_sum_);
-    Release(Memory().value_empty[Stage(tile)]);
+    Release(Memory().value_empty[tile.stage]);
   }
 
   __device__ __forceinline__ void Finish() {
     Drain();
-    const TileNote note = Note();
-    const int32_t row_begin = note.row_begin + group_ * Config::kGroupRows;
-    float* lse =
-        args_.softmax_lse + (int64_t{note.batch} * args_.num_heads + note.head) * args_.seqlen_q;
-    Element* out = static_cast<Element*>(args_.out.data) + note.batch * args_.out.batch_stride +
-                   note.head * args_.out.head_stride;
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const int32_t row = row_begin + FragmentRow() + 8 * r;
-      const float sum = softmax_.Sum(r);
-      const float factor = sum == 0.0f ? 0.0f : 1.0f / sum;
-      const bool inside = row < args_.seqlen_q;
-      if (inside && ptx::ThreadIndex() % 4 == 0) {
-        lse[row] = sum == 0.0f ? -INFINITY : softmax_.LogSum(r, sum, args_.scale_log2);
-      }
-      StoreRow<Element, kHeadDim>(out_sum_,
-                                  r,
-                                  factor,
-                                  out + row * args_.out.row_stride,
-                                  inside ? args_.head_dim : 0);
-    }
+    StoreOutput<Element, kHeadDim>(args_, Note(), group_ * Config::kGroupRows, softmax_, out_sum_);
   }
 
-  // Without overlap groups start their products Q K^T in turn, so that they do not all wait for the
-  // tensor cores and then all leave them idle.
+  // Three groups start their products in turn, so that they do not all wait for the tensor cores
+  // and then all leave them idle.
   __device__ __forceinline__ void TakeTurn() const {
-    if constexpr (!Config::kOverlap) ptx::NamedBarrierSync(1 + group_, 2 * kWarpgroup);
+    if constexpr (Config::kTurns) ptx::NamedBarrierSync(1 + group_, 2 * kWarpgroup);
   }
 
   __device__ __forceinline__ void PassTurn() const {
-    if constexpr (!Config::kOverlap) {
+    if constexpr (Config::kTurns) {
       ptx::NamedBarrierArrive(1 + (group_ + 1) % Config::kGroups, 2 * kWarpgroup);
     }
   }
 
-  static __device__ __forceinline__ uint32_t Stage(uint32_t tile) { return tile % Config::kStages; }
-  static __device__ __forceinline__ uint32_t Parity(uint32_t tile) {
-    return tile / Config::kStages % 2;
+  __device__ __forceinline__ const int4* Bounds() const {
+    return Memory().bounds[tile_ % Shared::kNotes];
   }
   __device__ __forceinline__ const TileNote& Note() const {
     return Memory().notes[tile_ % Shared::kNotes];
@@ -280,16 +329,21 @@ class RowGroup {
 
   static constexpr uint32_t kNoTileOfAll = ~0u;
   static constexpr int kHeld = Config::kHeld;
+  static constexpr int kPartBytes = kPlanColumns * kSwizzleBytes;  // to the next part of a tile
+  // What all parts of a tile are if nothing is masked.
+  static constexpr uint32_t kWholeTile = kColumns == kPlanColumns ? kFull : kBothFull;
 
   const ForwardArguments& args_;
   int group_;
-  uint32_t tile_ = 0;  // over all items
+  uint32_t tile_ = 0;           // over all items
+  Place place_;                 // where K and V of the tile are
+  bool keys_are_here_ = false;  // K of it is known to have arrived
   OnlineSoftmax softmax_;
   float out_sum_[kHeadDim / 2];
   uint32_t weights_[kColumns / 4];
   uint32_t held_[kHeld > 0 ? kHeld : 1][4];  // of the query
-  // With kOverlap: weights_ of held_tile_ are not yet in out_sum_.
-  uint32_t held_tile_ = 0;
+  // With kOverlap: weights_ of the tile at held_place_ are not yet in out_sum_.
+  Place held_place_;
   bool holds_weights_ = false;
 };
 

@@ -23,16 +23,20 @@ namespace flashmask::sm90a {
 template <typename Config>
 Status MakeForwardMaps(const ForwardParams& params, ForwardArguments* args) {
   const AttentionSizes& sizes = params.sizes;
-  const auto map_keys = [&](const TensorView& view, const char* name, CUtensorMap* map) {
-    return MakeTensorMap(view,
-                         name,
-                         params.dtype,
-                         sizes.batch,
-                         sizes.seqlen_k,
-                         sizes.num_heads_k,
-                         sizes.head_dim,
-                         Config::kBlockColumns,
-                         map);
+  const auto map_keys = [&](const TensorView& view, const char* name, KeyMaps* maps) {
+    const auto map = [&](int rows, CUtensorMap* made) {
+      return MakeTensorMap(view,
+                           name,
+                           params.dtype,
+                           sizes.batch,
+                           sizes.seqlen_k,
+                           sizes.num_heads_k,
+                           sizes.head_dim,
+                           rows,
+                           made);
+    };
+    const Status tile = map(Config::kBlockColumns, &maps->tile);
+    return tile.ok() ? map(kPlanColumns, &maps->part) : tile;
   };
   const Status query = MakeTensorMap(params.query,
                                      "query",

@@ -21,11 +21,16 @@
 
 namespace flashmask::sm90a {
 
+struct KeyMaps {
+  CUtensorMap tile;  // boxes of kBlockColumns rows
+  CUtensorMap part;  // of kPlanColumns
+};
+
 // What a launch passes to the kernel: pointers to device memory, strides in elements.
 struct ForwardArguments {
   CUtensorMap query;  // boxes of 64 rows
-  CUtensorMap key;    // boxes of kBlockColumns rows
-  CUtensorMap value;
+  KeyMaps key;
+  KeyMaps value;
   TensorView out;
   float* softmax_lse;
   int32_t* ticket;  // the next work item; starts at 0
@@ -103,6 +108,11 @@ __device__ __forceinline__ void Wait(uint64_t& barrier, uint32_t parity) {
   ptx::MbarrierWait(ptx::SharedAddress(&barrier), parity);
 }
 
+// Whether the phase is over, without waiting for it.
+__device__ __forceinline__ bool HasPassed(uint64_t& barrier, uint32_t parity) {
+  return ptx::MbarrierTest(ptx::SharedAddress(&barrier), parity);
+}
+
 // What a thread starts the copies of; kKeys: K and Q, and the notes of tiles.
 enum class Loads { kAll, kKeys, kValues };
 
@@ -114,6 +124,10 @@ class Loader {
   static constexpr bool kValues = kLoads != Loads::kKeys;
   static constexpr uint32_t kRowBytes = Config::kTileWidth * sizeof(Element);
   static constexpr uint32_t kTileBytes = Config::kBlockColumns * kRowBytes;
+  static constexpr int kParts = Config::kBlockColumns / kPlanColumns;  // of a tile
+  // The first part's classes of all groups.
+  static constexpr uint32_t kAllGroups =
+      kClassMask * ((1u << Config::kGroups * kGroupBits) - 1) / ((1u << kGroupBits) - 1);
   static constexpr uint32_t kQueryBytes = Config::kGroupRows * kRowBytes;
 
   __device__ Loader(const ForwardArguments& args, ForwardShared<Config>* shared)
@@ -151,10 +165,9 @@ class Loader {
         Arrive(shared_->value_full[stage]);
       }
     } else {
-      const int32_t key_head = place.head / args_.heads_per_key;
       const int32_t column = tile.tile * Config::kBlockColumns;
-      if constexpr (kKeys) LoadKey(place, tile, key_head, column, stage);
-      if constexpr (kValues) LoadValue(place, key_head, column, stage, parity);
+      if constexpr (kKeys) LoadKey(place, tile, column, stage);
+      if constexpr (kValues) LoadValue(place, tile, column, stage, parity);
     }
     const bool ends = (tile.bits & kLastRun) != 0 && tile.bits >> kCountShift == 1;
     if (ends) {
@@ -165,19 +178,28 @@ class Loader {
     note_ = (note_ + 1) % ForwardShared<Config>::kNotes;
   }
 
+  // Whether any group needs a part of a tile; one whose only part none needs is not listed.
+  static __device__ __forceinline__ bool IsLive(uint32_t bits, int part) {
+    return kParts == 1 || (bits & kAllGroups << (part * kClassBits)) != 0;
+  }
+
+  static __device__ __forceinline__ uint32_t LiveBytes(uint32_t bits) {
+    return IsLive(bits, 0) && IsLive(bits, kParts - 1) ? kTileBytes : kTileBytes / kParts;
+  }
+
   __device__ __forceinline__ void LoadKey(const ItemPlace& place,
                                           const ListedTile& tile,
-                                          int32_t key_head,
                                           int32_t column,
                                           int stage) {
     bool partial = false;
 #pragma unroll
     for (int group = 0; group < Config::kGroups; ++group) {
-      partial |= ClassOf(tile.bits, group) > kFull;
+#pragma unroll
+      for (int part = 0; part < kParts; ++part) partial |= ClassOf(tile.bits, group, part) > kFull;
     }
     constexpr uint32_t kBoundBytes = Config::kBlockColumns * sizeof(int4);
     const uint32_t full = ptx::SharedAddress(&shared_->key_full[stage]);
-    ptx::MbarrierArriveExpect(full, kTileBytes + (partial ? kBoundBytes : 0));
+    ptx::MbarrierArriveExpect(full, LiveBytes(tile.bits) + (partial ? kBoundBytes : 0));
     if (partial) {
       ptx::BulkLoad(ptx::SharedAddress(shared_->bounds[note_]),
                     args_.plan.bounds +
@@ -185,30 +207,37 @@ class Loader {
                     kBoundBytes,
                     full);
     }
-    LoadBoxes<Config::kBlockColumns>(shared_->key[stage],
-                                     args_.key,
-                                     key_head,
-                                     column,
-                                     place.batch,
-                                     full);
+    LoadParts(tile.bits, shared_->key[stage], args_.key, place, column, full);
     if (first_tile_) LoadQuery(place);
     first_tile_ = false;
   }
 
   __device__ __forceinline__ void LoadValue(const ItemPlace& place,
-                                            int32_t key_head,
+                                            const ListedTile& tile,
                                             int32_t column,
                                             int stage,
                                             uint32_t parity) {
     const uint32_t full = ptx::SharedAddress(&shared_->value_full[stage]);
     Wait(shared_->value_empty[stage], parity ^ 1);
-    ptx::MbarrierArriveExpect(full, kTileBytes);
-    LoadBoxes<Config::kBlockColumns>(shared_->value[stage],
-                                     args_.value,
-                                     key_head,
-                                     column,
+    ptx::MbarrierArriveExpect(full, LiveBytes(tile.bits));
+    LoadParts(tile.bits, shared_->value[stage], args_.value, place, column, full);
+  }
+
+  // A tile of K or V, or the one part of it that is needed.
+  __device__ __forceinline__ static void LoadParts(uint32_t bits,
+                                                   Element* shared,
+                                                   const KeyMaps& maps,
+                                                   const ItemPlace& place,
+                                                   int32_t column,
+                                                   uint32_t barrier) {
+    const int part = IsLive(bits, 0) ? 0 : kParts - 1;
+    const bool whole = IsLive(bits, kParts - 1 - part);
+    LoadBoxes<Config::kBlockColumns>(shared + part * kPlanColumns * kSwizzleColumns,
+                                     whole ? maps.tile : maps.part,
+                                     place.key_head,
+                                     column + part * kPlanColumns,
                                      place.batch,
-                                     full);
+                                     barrier);
   }
 
   __device__ __forceinline__ void LoadQuery(const ItemPlace& place) {
@@ -226,6 +255,7 @@ class Loader {
     }
   }
 
+  // The boxes of a map, for a tile of kRows.
   template <int kRows>
   __device__ __forceinline__ static void LoadBoxes(Element* shared,
                                                    const CUtensorMap& map,

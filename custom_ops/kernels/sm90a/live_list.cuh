@@ -4,9 +4,10 @@
 // that load.
 //
 // The warp takes a work item, classifies its tiles of keys 32 at a time for each group of rows, and
-// hands live ones over in batches of at most 32, up to kBatches ahead. The last tile of an item is
-// known only when no other follows, so a batch is held back until the next one or the end. Tiles of
-// a batch that follow each other and are the same to all groups are a run; the first says how many.
+// hands live ones over in batches of at most 32, up to kBatches ahead. A tile is one or two parts
+// of 64 keys, which are classified by a lane each. The last tile of an item is known only when no
+// other follows, so a batch is held back until the next one or the end. Tiles of a batch that
+// follow each other and are the same to all groups are a run; the first says how many.
 
 #include "core/column_bounds.h"
 #include "kernels/common/mask_plan.h"
@@ -20,23 +21,37 @@
 
 namespace flashmask::sm90a {
 
-// What a tile is to a group of rows; the kinds of partial tiles say which interval masks any cell.
-enum GroupClass : uint32_t { kSkip = 0, kFull = 1, kLower = 2, kUpper = 3, kBoth = 4 };
+// What a part of a tile is to a group of rows: a bit if it is live, and one for each interval that
+// masks any cell, so that what two parts are together is an "or".
+enum GroupClass : uint32_t { kSkip = 0, kFull = 1, kLower = 3, kUpper = 5, kBoth = 7 };
 constexpr int kClassBits = 3;
 constexpr uint32_t kClassMask = (1u << kClassBits) - 1;
+constexpr int kMostParts = 2;  // of a tile
+constexpr int kGroupBits = kMostParts * kClassBits;
+constexpr uint32_t kBothFull = kFull | kFull << kClassBits;  // two parts
 
 // Flags of a run, above the classes; every tile carries those of its run.
 enum RunFlag : uint32_t {
-  kFirstRun = 1u << 12,     // of the item
-  kLastRun = 1u << 13,      // of the item
-  kNoTile = 1u << 14,       // the item has no live tile: nothing to load
-  kStop = 1u << 15,         // no item is left
-  kQueryParity = 1u << 16,  // of the phase in which the item's query arrives; set by the loader
+  kFirstRun = 1u << 18,     // of the item
+  kLastRun = 1u << 19,      // of the item
+  kNoTile = 1u << 20,       // the item has no live tile: nothing to load
+  kStop = 1u << 21,         // no item is left
+  kQueryParity = 1u << 22,  // of the phase in which the item's query arrives; set by the loader
 };
-constexpr int kCountShift = 17;  // the tiles from this one to the end of its run, at most 32
+constexpr int kCountShift = 23;  // the tiles from this one to the end of its run, at most 32
 
-__device__ __forceinline__ uint32_t ClassOf(uint32_t bits, int group) {
-  return bits >> (group * kClassBits) & kClassMask;
+// The classes of a tile's parts, the first one lowest.
+__device__ __forceinline__ uint32_t ClassesOf(uint32_t bits, int group) {
+  return bits >> (group * kGroupBits) & ((1u << kGroupBits) - 1);
+}
+
+// What the parts are together.
+__device__ __forceinline__ uint32_t EitherOf(uint32_t classes) {
+  return (classes | classes >> kClassBits) & kClassMask;
+}
+
+__device__ __forceinline__ uint32_t ClassOf(uint32_t bits, int group, int part = 0) {
+  return bits >> (group * kGroupBits + part * kClassBits) & kClassMask;
 }
 
 // A tile of a work item.
@@ -48,6 +63,7 @@ struct ListedTile {
 struct ItemPlace {
   int32_t batch;
   int32_t head;
+  int32_t key_head;
   int32_t mask;
   int32_t row_begin;
 };
@@ -69,11 +85,6 @@ struct LiveList {
   }
 };
 
-__device__ __forceinline__ IntervalRange Fold(const IntervalRange& a, const IntervalRange& b) {
-  return {{max(a.cover.begin, b.cover.begin), min(a.cover.end, b.cover.end)},
-          {min(a.touch.begin, b.touch.begin), max(a.touch.end, b.touch.end)}};
-}
-
 __device__ __forceinline__ bool Covers(const IntervalRange& range, int32_t begin, int32_t end) {
   return range.cover.begin <= begin && range.cover.end >= end;
 }
@@ -89,9 +100,8 @@ __device__ __forceinline__ uint32_t ClassifyGroup(const TileRange& range,
   if (begin >= end || Covers(range.lower, begin, end) || Covers(range.upper, begin, end)) {
     return kSkip;
   }
-  const bool lower = Touches(range.lower, begin, end);
-  const bool upper = Touches(range.upper, begin, end);
-  return lower ? (upper ? kBoth : kLower) : (upper ? kUpper : kFull);
+  return kFull | (Touches(range.lower, begin, end) ? kLower : kFull) |
+         (Touches(range.upper, begin, end) ? kUpper : kFull);
 }
 
 // The side of the warp that fills the list.
@@ -100,7 +110,6 @@ class ListWriter {
  public:
   __device__ ListWriter(const MaskPlanView& plan, int32_t seqlen_q, LiveList* list)
       : plan_(plan),
-        num_tiles_(plan.num_column_tiles / kRanges),
         seqlen_q_(seqlen_q),
         list_(list),
         lane_(threadIdx.x % kWarp) {}
@@ -111,11 +120,11 @@ class ListWriter {
     held_ = 0;
     uint32_t first = kFirstRun;
     TileRange next = RangeOf(ranges, lane_);
-    for (int32_t begin = 0; begin < num_tiles_; begin += kWarp) {
-      const int32_t tile = begin + lane_;
+    for (int32_t begin = 0; begin < plan_.num_column_tiles; begin += kWarp) {
+      const int32_t part = begin + lane_;
       const TileRange range = next;
-      next = RangeOf(ranges, tile + kWarp);  // on its way while this one is classified
-      const uint32_t bits = Classify(range, place.row_begin);
+      next = RangeOf(ranges, part + kWarp);  // on its way while this one is classified
+      const uint32_t bits = OfTile(Classify(range, place.row_begin));
       const uint32_t live = __ballot_sync(0xffffffffu, bits != 0);
       if (live == 0) continue;
       if (held_ != 0) {
@@ -123,7 +132,7 @@ class ListWriter {
         first = 0;
       }
       held_ = live;
-      held_tile_ = {tile, bits};
+      held_tile_ = {part / kParts, bits};
     }
     if (held_ == 0) {
       held_ = 1;
@@ -139,19 +148,24 @@ class ListWriter {
   }
 
  private:
-  static constexpr int kRanges = Config::kBlockColumns / kPlanColumns;  // of a tile
+  static constexpr int kParts = Config::kBlockColumns / kPlanColumns;  // of a tile
+  static_assert(kParts == 1 || kParts == kMostParts, "a group's classes fit into their bits");
+  static_assert(Config::kGroups * kGroupBits <= 18, "flags stand above the classes");
 
-  // The range of a whole tile; of one behind the last, one that covers all rows.
-  __device__ __forceinline__ TileRange RangeOf(const int4* ranges, int32_t tile) const {
-    if (tile >= num_tiles_) return {EmptyRange(), EmptyRange()};
-    const int4* first = ranges + int64_t{tile} * 2 * kRanges;
-    TileRange range = Load(first);
-#pragma unroll
-    for (int i = 1; i < kRanges; ++i) {
-      const TileRange other = Load(first + 2 * i);
-      range = {Fold(range.lower, other.lower), Fold(range.upper, other.upper)};
-    }
-    return range;
+  // The range of a part; of one behind the last, one that covers all rows.
+  __device__ __forceinline__ TileRange RangeOf(const int4* ranges, int32_t part) const {
+    if (part >= plan_.num_column_tiles) return {EmptyRange(), EmptyRange()};
+    const int4 lower = __ldg(ranges + int64_t{part} * 2);
+    const int4 upper = __ldg(ranges + int64_t{part} * 2 + 1);
+    return {{{lower.x, lower.y}, {lower.z, lower.w}}, {{upper.x, upper.y}, {upper.z, upper.w}}};
+  }
+
+  // From the classes of a lane's part those of the tile, in the lane of its first part; 0 in
+  // others.
+  __device__ __forceinline__ uint32_t OfTile(uint32_t bits) const {
+    if constexpr (kParts == 1) return bits;
+    const uint32_t second = __shfl_xor_sync(0xffffffffu, bits, 1);
+    return lane_ % kParts == 0 ? bits | second << kClassBits : 0;
   }
 
   __device__ __forceinline__ uint32_t Classify(const TileRange& range, int32_t row_begin) const {
@@ -160,15 +174,9 @@ class ListWriter {
     for (int group = 0; group < Config::kGroups; ++group) {
       const int32_t begin = row_begin + group * Config::kGroupRows;
       const int32_t end = min(begin + Config::kGroupRows, seqlen_q_);
-      bits |= ClassifyGroup(range, begin, end) << (group * kClassBits);
+      bits |= ClassifyGroup(range, begin, end) << (group * kGroupBits);
     }
     return bits;
-  }
-
-  static __device__ __forceinline__ TileRange Load(const int4* range) {
-    const int4 lower = __ldg(range);
-    const int4 upper = __ldg(range + 1);
-    return {{{lower.x, lower.y}, {lower.z, lower.w}}, {{upper.x, upper.y}, {upper.z, upper.w}}};
   }
 
   // Hands over the held tiles, with `first_flag` for the first run and `last_flag` for the last.
@@ -213,7 +221,6 @@ class ListWriter {
   }
 
   const MaskPlanView& plan_;
-  int32_t num_tiles_;
   int32_t seqlen_q_;
   LiveList* list_;
   int lane_;
@@ -241,6 +248,7 @@ __device__ __forceinline__ void ListItems(const Arguments& args,
         order.Item(ticket, args.plan, args.num_heads, args.heads_per_mask, args.num_heads_mask);
     writer.AddItem({static_cast<int32_t>(item.batch),
                     static_cast<int32_t>(item.head),
+                    static_cast<int32_t>(item.head) / args.heads_per_key,
                     static_cast<int32_t>(item.mask),
                     static_cast<int32_t>(item.row_block) * Config::kBlockRows});
   }

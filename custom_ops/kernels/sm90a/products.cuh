@@ -38,20 +38,26 @@ __device__ __forceinline__ void LoadHeld(uint32_t tile, int thread, uint32_t (&h
 }
 
 // result = left right^T, 64 rows by 2 kCells; `held`: part of the left tile, or null with kHeld 0.
-// kBlock: of the left tile, as above.
-template <typename Element, int kHeadDim, int kHeld = 0, int kBlock = kSquareBlock, int kCells>
+// kBlock: of the left tile, as above; the right one has kRightRows, or as many as are multiplied.
+template <typename Element,
+          int kHeadDim,
+          int kHeld = 0,
+          int kBlock = kSquareBlock,
+          int kRightRows = 0,
+          int kCells>
 __device__ __forceinline__ void MultiplyTiles(const uint32_t (*held)[4],
                                               uint32_t left,
                                               uint32_t right,
                                               float (&result)[kCells]) {
   constexpr int kColumns = 2 * kCells;
+  constexpr int kRightBlock = (kRightRows == 0 ? kColumns : kRightRows) * kSwizzleBytes;
   const uint64_t left_tile = ptx::SwizzledTile(left, kUnusedDistance);
   const uint64_t right_tile = ptx::SwizzledTile(right, kUnusedDistance);
 #pragma unroll
   for (int k = 0; k < kHeadDim / kWgmmaDepth; ++k) {
     const int block = k / kStepsPerBlock;
     const int in_line = k % kStepsPerBlock * kStepBytes;
-    const uint64_t right_part = ptx::Shift(right_tile, block * kColumns * kSwizzleBytes + in_line);
+    const uint64_t right_part = ptx::Shift(right_tile, block * kRightBlock + in_line);
     if constexpr (kHeld > 0) {
       constexpr int kDistance = kHeldDistance<kHeadDim, kHeld>;
       if (k % kDistance == 0) {
@@ -75,14 +81,15 @@ __device__ __forceinline__ void MultiplyTiles(const uint32_t (*held)[4],
 }
 
 // sums += cells tile: 64 rows by 4 kPairs cells in pairs, as registers hold scores, times as many
-// rows; `keep` false: sums start anew.
-template <typename Element, int kHeadDim, int kPairs>
+// rows of a tile of kTileRows, or of as many; `keep` false: sums start anew.
+template <typename Element, int kHeadDim, int kTileRows = 0, int kPairs>
 __device__ __forceinline__ void AddTile(const uint32_t (&cells)[kPairs],
                                         uint32_t tile,
                                         bool keep,
                                         float (&sums)[kHeadDim / 2]) {
   constexpr int kRows = 4 * kPairs;
-  const uint64_t right = ptx::SwizzledTile(tile, kRows * kSwizzleBytes);
+  const uint64_t right =
+      ptx::SwizzledTile(tile, (kTileRows == 0 ? kRows : kTileRows) * kSwizzleBytes);
 #pragma unroll
   for (int k = 0; k < kRows / kWgmmaDepth; ++k) {
     ptx::WgmmaRegisters<Element, kHeadDim, true>(sums,

@@ -87,12 +87,11 @@ struct OnlineSoftmax {
     }
   }
 
-  // Turns scores into weights. What was summed before has to be rescaled by `factor`. Chains of
+  // Looks at the scores of a tile: what was summed before has to be rescaled by `factor`. Chains of
   // maxima and of sums are kept short and many, since each step waits for the one before.
   template <int kCount>
-  __device__ __forceinline__ void Update(float (&scores)[kCount], float scale_log2) {
+  __device__ __forceinline__ void Raise(const float (&scores)[kCount], float scale_log2) {
     float largest[2][kChains];
-    float sum[2][kChains];
 #pragma unroll
     for (int n = 0; n < kCount / 4; ++n) {
 #pragma unroll
@@ -102,7 +101,6 @@ struct OnlineSoftmax {
         chain = n < kChains ? pair : fmaxf(chain, pair);
       }
     }
-    float offset[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       float most = fmaxf(largest[r][0], largest[r][1]);
@@ -112,28 +110,44 @@ struct OnlineSoftmax {
       const float new_max = rises ? most : row_max[r];
       factor[r] = ptx::Exp2((row_max[r] - new_max) * scale_log2);
       row_max[r] = new_max;
-      offset[r] = -new_max * scale_log2;
+      row_sum[r] *= factor[r];
     }
+  }
+
+  // Turns kEnd - kBegin scores into weights, after Raise has seen them.
+  template <int kBegin, int kEnd, int kCount>
+  __device__ __forceinline__ void Weigh(float (&scores)[kCount], float scale_log2) {
+    float sum[2][kChains];
 #pragma unroll
-    for (int n = 0; n < kCount / 4; ++n) {
+    for (int n = kBegin / 4; n < kEnd / 4; ++n) {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
+        const float offset = -row_max[r] * scale_log2;
         float& left = scores[4 * n + 2 * r];
         float& right = scores[4 * n + 2 * r + 1];
-        left = ptx::Exp2(fmaf(left, scale_log2, offset[r]));
-        right = ptx::Exp2(fmaf(right, scale_log2, offset[r]));
+        left = ptx::Exp2(fmaf(left, scale_log2, offset));
+        right = ptx::Exp2(fmaf(right, scale_log2, offset));
         float& chain = sum[r][n % kChains];
-        chain = n < kChains ? left + right : chain + (left + right);
+        chain = n - kBegin / 4 < kChains ? left + right : chain + (left + right);
       }
     }
 #pragma unroll
-    for (int r = 0; r < 2; ++r) row_sum[r] = row_sum[r] * factor[r] + (sum[r][0] + sum[r][1]);
+    for (int r = 0; r < 2; ++r) row_sum[r] += sum[r][0] + sum[r][1];
   }
 
   // Whether a maximum of the warp has risen, so that Rescale has to be called.
   __device__ __forceinline__ bool HasRisen() const {
-    // Sums are never negative. Asking makes ptxas finish them here: put off until after the next
-    // product they would keep all weights in registers, and spill.
+    return __any_sync(0xffffffffu, factor[0] != 1.0f || factor[1] != 1.0f);
+  }
+
+  // False, since sums are never negative. Asking makes ptxas finish them here: put off until after
+  // the next product they would keep all weights in registers, and spill.
+  __device__ __forceinline__ bool SumsAreNegative() const {
+    return __any_sync(0xffffffffu, row_sum[0] < 0.0f || row_sum[1] < 0.0f);
+  }
+
+  // Both questions at once.
+  __device__ __forceinline__ bool HasRisenOnceSummed() const {
     const bool summed = row_sum[0] < 0.0f || row_sum[1] < 0.0f;
     return __any_sync(0xffffffffu, factor[0] != 1.0f || factor[1] != 1.0f || summed);
   }

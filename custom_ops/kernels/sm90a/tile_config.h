@@ -26,28 +26,22 @@ constexpr uint32_t kUnusedDistance = 16;  // where a descriptor needs no leading
 // since the output of a row takes more registers.
 constexpr int ForwardGroups(int head_dim) { return head_dim <= 128 ? 3 : 2; }
 
-// Keys of a tile: 64, so that Q K^T of the next tile fits into registers beside this one's weights,
-// and dead 64 x 64 tiles are skipped; 128 where the softmax is the bottleneck, since some of its
-// costs are per tile.
-constexpr int ForwardColumns(int head_dim) { return head_dim <= 96 ? 128 : 64; }
+// Keys of a tile: 128, whose products follow each other, where three groups keep the tensor cores
+// busy; 64 for two, so that Q K^T of the next tile fits into registers beside this one's weights.
+constexpr int ForwardColumns(int head_dim) { return ForwardGroups(head_dim) == 3 ? 128 : 64; }
 
 // Tiles of K, and as many of V, under way; above head dim 64 shared memory holds no more.
 constexpr int ForwardStages(int head_dim) {
   if (head_dim <= 64) return 4;
-  if (head_dim <= 96) return 2;
-  if (head_dim <= 128) return 5;
-  return head_dim <= 192 ? 3 : 2;
+  return head_dim == 192 ? 3 : 2;
 }
 
 // Threads that start copies: with two stages of large tiles K need not wait for room for V.
 constexpr int ForwardLoaders(int head_dim) { return head_dim <= 192 ? 1 : 2; }
 
 // Of a group's query, times 16 columns: kept in registers for an item, which spares shared memory
-// as many reads. At 192 all of it; at 256 that gained nothing.
-constexpr int ForwardHeld(int head_dim) {
-  if (head_dim == 192) return 12;
-  return head_dim == 128 ? 2 : 0;
-}
+// as many reads. At 192 all of it; at 256 that gained nothing, below there are no registers left.
+constexpr int ForwardHeld(int head_dim) { return head_dim == 192 ? 12 : 0; }
 
 template <typename Element_, int kHeadDim_>
 struct ForwardConfig {
@@ -61,12 +55,13 @@ struct ForwardConfig {
   static constexpr int kBlockColumns = ForwardColumns(kHeadDim);
   static constexpr int kStages = ForwardStages(kHeadDim);  // tiles of K, and of V, under way
   // Whether a group has Q K^T of the next tile under way during the softmax of this one.
-  static constexpr bool kOverlap = kBlockColumns == 64;
+  static constexpr bool kOverlap = kBlockColumns == 64 || kHeadDim <= 64;
+  static constexpr bool kTurns = kGroups == 3;
   static constexpr int kHeld = ForwardHeld(kHeadDim);
   static constexpr int kLoaders = ForwardLoaders(kHeadDim);
   static constexpr int kThreads = (1 + kGroups) * kWarpgroup;
-  static constexpr int kLoaderRegisters = 56;
-  static constexpr int kGroupRegisters = kGroups == 3 ? 152 : 224;
+  static constexpr int kLoaderRegisters = kGroups == 3 ? 32 : 56;
+  static constexpr int kGroupRegisters = kGroups == 3 ? 160 : 224;
   // Of a thread at the launch: its part of the multiprocessor's, in steps of 8.
   static constexpr int kLaunchRegisters = (1 << 16) / kThreads / 8 * 8;
 

@@ -45,4 +45,10 @@ EMULATOR_QUIET inline void MbarrierWait(uint32_t barrier, uint32_t parity) {
   emulator::Acquire(TokenOf(MbarrierAt(barrier), parity));
 }
 
+EMULATOR_QUIET inline bool MbarrierTest(uint32_t barrier, uint32_t parity) {
+  if (MbarrierAt(barrier).parity == parity) return false;
+  emulator::Acquire(TokenOf(MbarrierAt(barrier), parity));
+  return true;
+}
+
 }  // namespace flashmask::ptx
