@@ -116,7 +116,7 @@ def test_scales_match_dense(head_dim, scale, rng):
 
 # More keys than a batch of the list of live tiles holds; spans of rows that are whole tiles or not.
 @pytest.mark.parametrize("step", [64, 1])
-@pytest.mark.parametrize("head_dim", [96, 192, 256])
+@pytest.mark.parametrize("head_dim", [64, 96, 128, 192, 256])
 def test_tiles_that_come_and_go_along_a_row_match_dense(head_dim, step, rng):
     rows, columns = 600, 4300
     case = AttentionCase(
