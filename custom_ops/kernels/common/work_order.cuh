@@ -23,22 +23,24 @@ struct WorkOrder {
   int64_t num_heads_total;
   int64_t heads_per_section;
 
-  // There are fewer than 2^31 items, so that 32 bits do.
-  __device__ __forceinline__ WorkItem Item(uint32_t number,
+  // In integers of 32 bits, which do since there are fewer than 2^31 items, or of 64 where ptxas
+  // then spills less.
+  template <typename Integer>
+  __device__ __forceinline__ WorkItem Item(Integer number,
                                            const MaskPlanView& plan,
-                                           uint32_t num_heads,
-                                           uint32_t heads_per_mask,
-                                           uint32_t num_heads_mask) const {
-    const auto section_heads = static_cast<uint32_t>(heads_per_section);
-    const uint32_t section_items = section_heads * static_cast<uint32_t>(plan.num_row_blocks);
-    const uint32_t first_head = number / section_items * section_heads;
-    const uint32_t heads = min(section_heads, static_cast<uint32_t>(num_heads_total) - first_head);
-    const uint32_t in_section = number % section_items;
-    const uint32_t rank = in_section / heads;
-    const uint32_t head_of_all = first_head + in_section % heads;
+                                           Integer num_heads,
+                                           Integer heads_per_mask,
+                                           Integer num_heads_mask) const {
+    const auto section_heads = static_cast<Integer>(heads_per_section);
+    const Integer section_items = section_heads * static_cast<Integer>(plan.num_row_blocks);
+    const Integer first_head = number / section_items * section_heads;
+    const Integer heads = min(section_heads, static_cast<Integer>(num_heads_total) - first_head);
+    const Integer in_section = number % section_items;
+    const Integer rank = in_section / heads;
+    const Integer head_of_all = first_head + in_section % heads;
     WorkItem item;
     item.batch = head_of_all / num_heads;
-    const uint32_t head = head_of_all % num_heads;
+    const Integer head = head_of_all % num_heads;
     item.head = head;
     item.mask = item.batch * num_heads_mask + head / heads_per_mask;
     item.row_block = plan.order[item.mask * plan.num_row_blocks + rank];

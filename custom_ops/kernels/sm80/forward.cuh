@@ -78,11 +78,11 @@ class ForwardBlock {
     if constexpr (kFewRows) {
       TakePackedRows();
     } else {
-      const WorkItem item = args.order.Item(blockIdx.x,
-                                            args.plan,
-                                            args.num_heads,
-                                            args.heads_per_mask,
-                                            args.num_heads_mask);
+      const WorkItem item = args.order.Item<int64_t>(blockIdx.x,
+                                                     args.plan,
+                                                     args.num_heads,
+                                                     args.heads_per_mask,
+                                                     args.num_heads_mask);
       batch_ = static_cast<int32_t>(item.batch);
       head_ = static_cast<int32_t>(item.head);
       mask_ = static_cast<int32_t>(item.mask);

@@ -244,8 +244,11 @@ __device__ __forceinline__ void ListItems(const Arguments& args,
     if (threadIdx.x % kWarp == 0) ticket = atomicAdd(next_item, 1);
     ticket = __shfl_sync(0xffffffffu, ticket, 0);
     if (ticket >= num_items) break;
-    const WorkItem item =
-        order.Item(ticket, args.plan, args.num_heads, args.heads_per_mask, args.num_heads_mask);
+    const WorkItem item = order.Item<uint32_t>(ticket,
+                                               args.plan,
+                                               args.num_heads,
+                                               args.heads_per_mask,
+                                               args.num_heads_mask);
     writer.AddItem({static_cast<int32_t>(item.batch),
                     static_cast<int32_t>(item.head),
                     static_cast<int32_t>(item.head) / args.heads_per_key,
