@@ -1,4 +1,4 @@
-"""One call of a library built with --races, for test_races.py: library, kernels, head_dim, order.
+"""Calls of a library built with --races, for test_races.py: library, kernels, head_dim, order.
 
 Reports of ThreadSanitizer go to the standard error, "right" to the output if the results are.
 """
@@ -14,13 +14,13 @@ import numpy as np
 TESTS = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(TESTS), str(TESTS.parent / "tools"), str(TESTS.parent)]
 
-from support.cases import AttentionCase  # noqa: E402
+from support.cases import AttentionCase, spans_of_rows  # noqa: E402
 from support.emulated import Door  # noqa: E402
 from support.inputs import assert_right, random_inputs  # noqa: E402
 
 
 def main(library: str, kernels: str, head_dim: str, order: str) -> None:
-    """Run a small call, and compare it."""
+    """Run small calls, and compare them: all tiles partial, and of every kind."""
     rng = np.random.default_rng(int(os.environ.get("FLASHMASK_EMULATOR_SEED", "0")))
     case = AttentionCase(
         "four",
@@ -32,11 +32,13 @@ def main(library: str, kernels: str, head_dim: str, order: str) -> None:
         head_dim=int(head_dim),
         dtype="bfloat16",
     )
-    inputs, mask = random_inputs(case, rng), case.make_mask(rng)
+    spans = spans_of_rows(rng, case.seqlen_q, case.seqlen_k, step=64)
     door = Door(library)
-    with door.only_kernels(kernels):
-        found = door.run(inputs, mask, dtype=case.dtype, deterministic=order == "deterministic")
-    assert_right(found, inputs, mask, case.dtype)
+    for mask in (case.make_mask(rng), spans):
+        inputs = random_inputs(case, rng)
+        with door.only_kernels(kernels):
+            found = door.run(inputs, mask, dtype=case.dtype, deterministic=order == "deterministic")
+        assert_right(found, inputs, mask, case.dtype)
     print("right")
 
 

@@ -166,6 +166,18 @@ MASKS: dict[str, MaskMaker] = {
     "dropped_spans": _per_mask(_dropped_spans, causal=True),
     "cut_rows": _per_mask(_cut_rows, causal=True),
 }
+
+
+def spans_of_rows(rng: np.random.Generator, rows: int, columns: int, step: int) -> Mask:
+    """Return a mask in which 64 keys at a time are seen by a span of rows, or by none."""
+    indices = np.empty((1, 1, columns, 4), np.int32)
+    for begin in range(0, columns, 64):
+        first, last = np.sort(rng.choice(rows // step + 2, 2, replace=False)) * step
+        hidden = rng.random() < 0.3
+        indices[0, 0, begin : begin + 64] = [0, rows, 0, 0] if hidden else [last, rows, 0, first]
+    return Mask(indices, causal=False)
+
+
 FAMILIES = tuple(MASKS)
 STRUCTURED = FAMILIES[8:]
 RANDOM_FORMS = FAMILIES[4:8]
