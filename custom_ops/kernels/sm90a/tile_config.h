@@ -26,8 +26,8 @@ constexpr uint32_t kUnusedDistance = 16;  // where a descriptor needs no leading
 // since the output of a row takes more registers.
 constexpr int ForwardGroups(int head_dim) { return head_dim <= 128 ? 3 : 2; }
 
-// Keys of a tile: 128, whose products follow each other, where three groups keep the tensor cores
-// busy; 64 for two, so that Q K^T of the next tile fits into registers beside this one's weights.
+// Keys of a tile: 128, some costs being per tile; 64 for two groups, whose scores and weights would
+// not fit into registers together else.
 constexpr int ForwardColumns(int head_dim) { return ForwardGroups(head_dim) == 3 ? 128 : 64; }
 
 // Tiles of K, and as many of V, under way; above head dim 64 shared memory holds no more.
@@ -54,9 +54,11 @@ struct ForwardConfig {
   static constexpr int kBlockRows = kGroups * kGroupRows;
   static constexpr int kBlockColumns = ForwardColumns(kHeadDim);
   static constexpr int kStages = ForwardStages(kHeadDim);  // tiles of K, and of V, under way
-  // Whether a group has Q K^T of the next tile under way during the softmax of this one.
+  // Whether Q K^T of a tile runs beside P V of the one before, and that beside the softmax. Scores
+  // and weights must fit into registers together; where they do not, P V of a tile's first keys
+  // runs beside the softmax of the others.
   static constexpr bool kOverlap = kBlockColumns == 64 || kHeadDim <= 64;
-  static constexpr bool kTurns = kGroups == 3;
+  static constexpr bool kTurns = kGroups == 3;  // groups start their products one after the other
   static constexpr int kHeld = ForwardHeld(kHeadDim);
   static constexpr int kLoaders = ForwardLoaders(kHeadDim);
   static constexpr int kThreads = (1 + kGroups) * kWarpgroup;
