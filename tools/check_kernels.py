@@ -51,8 +51,8 @@ class Spills:
 # keys, and those of 64 keys at 256; at 64 steps of 128 rows take as many for scores. What spills
 # are addresses, loaded again once a step; a backward with more of them was slower by 3 % at 64, and
 # the next smaller tiles at 256, which spill nothing, by 18 % (PERFORMANCE.md). The sm90a forward
-# leaves 32 registers to the warps that load, so that the others have 160: the one that lists live
-# tiles spills what it needs once a batch of them. Lower these when a kernel gets better.
+# leaves 32 registers to the warps that list and load, so that the others have 160: what those two
+# spill is needed once a batch of tiles. Lower these when a kernel gets better.
 EXCEPTIONS = {
     ("hdim128.cu", "ForwardKernel", "sm_80"): Spills(24, 24, 36),
     ("hdim128.cu", "ForwardKernel", "sm_90a"): Spills(24, 20, 28),

@@ -121,10 +121,9 @@ class WideRowLoader {
     const uint64_t& key_full = shared_->key_full[key_.stage];
     const uint64_t& value_full = shared_->value_full[value_.stage];
     const int32_t column = tile.tile * Config::kBlockColumns;
-    const int32_t key_head = place.key_head;
     Wait(shared_->key_empty[key_.stage], key_.parity ^ 1);
     if (exists) {
-      LoadKey(place, tile, key_head, column);
+      LoadKey(place, tile, column);
     } else {
       Arrive(key_full);
     }
@@ -133,7 +132,12 @@ class WideRowLoader {
     if (exists) {
       const uint32_t full = ptx::SharedAddress(&value_full);
       ptx::MbarrierArriveExpect(full, kTileBytes);
-      LoadTile(shared_->value[value_.stage], args_.value, key_head, column, place.batch, full);
+      LoadTile(shared_->value[value_.stage],
+               args_.value,
+               place.key_head,
+               column,
+               place.batch,
+               full);
     } else {
       Arrive(value_full);
     }
@@ -163,7 +167,6 @@ class WideRowLoader {
 
   __device__ __forceinline__ void LoadKey(const ItemPlace& place,
                                           const ListedTile& tile,
-                                          int32_t key_head,
                                           int32_t column) {
     bool partial = false;
 #pragma unroll
@@ -180,7 +183,7 @@ class WideRowLoader {
                     kBoundBytes,
                     full);
     }
-    LoadTile(shared_->key[key_.stage], args_.key, key_head, column, place.batch, full);
+    LoadTile(shared_->key[key_.stage], args_.key, place.key_head, column, place.batch, full);
   }
 
   static __device__ __forceinline__ void LoadTile(const Element* tile,

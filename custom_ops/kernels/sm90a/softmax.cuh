@@ -77,7 +77,7 @@ __device__ __forceinline__ void MaskScores(float (&scores)[kCount],
 struct OnlineSoftmax {
   float row_max[2];
   float row_sum[2];  // this thread's part until Sum
-  float factor[2];   // of the last Update
+  float factor[2];   // of the last Raise
 
   __device__ __forceinline__ void Reset() {
 #pragma unroll
