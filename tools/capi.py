@@ -69,6 +69,11 @@ def limit_shared_memory(size: int | None) -> None:
     library().flashmask_limit_shared_memory(ctypes.c_int32(2**31 - 1 if size is None else size))
 
 
+def limit_section_bytes(size: int | None) -> None:
+    """Work on heads together as if `size` bytes of the L2 were theirs at most; None: as usual."""
+    library().flashmask_limit_section_bytes(ctypes.c_int64(2**63 - 1 if size is None else size))
+
+
 def want_backward_items(items: int | None) -> None:
     """Share key blocks among items of a backward until there are so many; None: as usual."""
     library().flashmask_want_backward_items(ctypes.c_int32(-1 if items is None else items))

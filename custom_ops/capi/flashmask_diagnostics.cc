@@ -49,6 +49,8 @@ const char* flashmask_set_gpu_kernels(const char* name) {
 
 void flashmask_limit_shared_memory(int32_t bytes) { flashmask::LimitSharedMemoryOfBlocks(bytes); }
 
+void flashmask_limit_section_bytes(int64_t bytes) { flashmask::LimitSectionBytes(bytes); }
+
 void flashmask_want_backward_items(int32_t items) { flashmask::SetBackwardItemsWanted(items); }
 
 const char* flashmask_describe_kernels() {

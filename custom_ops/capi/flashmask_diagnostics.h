@@ -37,6 +37,11 @@ FLASHMASK_EXPORT const char* flashmask_set_gpu_kernels(const char* name);
 // it has on smaller devices (101376, 166912); INT32_MAX: what there is.
 FLASHMASK_EXPORT void flashmask_limit_shared_memory(int32_t bytes);
 
+// Lets GPU kernels work on fewer heads together, and begin long key blocks where others are at
+// work, as if so many bytes of the L2 were theirs at most (0: one head at a time); INT64_MAX: as
+// usual.
+FLASHMASK_EXPORT void flashmask_limit_section_bytes(int64_t bytes);
+
 // Lets a backward on a GPU share key blocks among work items until there are so many; 0: never;
 // negative: the default. Changes how much workspace a call wants.
 FLASHMASK_EXPORT void flashmask_want_backward_items(int32_t items);

@@ -12,6 +12,7 @@ constexpr CpuIsa kIsas[] = {CpuIsa::kAuto,
 std::atomic<bool> tile_skipping{true};
 std::atomic<bool> deterministic{false};
 std::atomic<int32_t> shared_memory_of_blocks{INT32_MAX};
+std::atomic<int64_t> most_section_bytes{INT64_MAX};
 // Four for each of a H200's 132 multiprocessors.
 constexpr int32_t kItemsWanted = 528;
 std::atomic<int32_t> backward_items_wanted{kItemsWanted};
@@ -79,6 +80,9 @@ void SetDeterministic(bool on) { deterministic = on; }
 
 int32_t SharedMemoryOfBlocks() { return shared_memory_of_blocks; }
 void LimitSharedMemoryOfBlocks(int32_t bytes) { shared_memory_of_blocks = bytes; }
+
+int64_t MostSectionBytes() { return most_section_bytes; }
+void LimitSectionBytes(int64_t bytes) { most_section_bytes = bytes; }
 
 int32_t BackwardItemsWanted() { return backward_items_wanted; }
 void SetBackwardItemsWanted(int32_t items) {

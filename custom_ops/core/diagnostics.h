@@ -50,6 +50,11 @@ void SetDeterministic(bool on);
 int32_t SharedMemoryOfBlocks();
 void LimitSharedMemoryOfBlocks(int32_t bytes);
 
+// Bytes of the L2 that the heads which a GPU kernel works on together may take, at most; INT64_MAX:
+// what it takes by itself.
+int64_t MostSectionBytes();
+void LimitSectionBytes(int64_t bytes);
+
 // Work items that a backward on a GPU should have at least: where key blocks are fewer, several
 // items share one (kernels/common/key_shares.cuh). 0: never; negative: the default.
 int32_t BackwardItemsWanted();

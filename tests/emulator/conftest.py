@@ -50,14 +50,16 @@ def order_seed(seed):
 def door(emulated, order_seed):
     """Return the library of all kernels, at the beginning of an order of events.
 
-    Small calls share key blocks among work items, as is usual, or do not, as large ones: it depends
-    on the seed.
+    Small calls share key blocks among work items, as is usual, or do not, as large ones, and take
+    several heads together, as is usual, or one, as of long sequences: it depends on the seed.
     """
     door = Door(emulated)
     door.draw_from(order_seed)
     door.want_backward_items(-1 if order_seed % 2 else 0)
+    door.limit_section_bytes(None if order_seed // 2 % 2 else 0)
     yield door
     door.want_backward_items(-1)
+    door.limit_section_bytes(None)
 
 
 @pytest.fixture(scope="session")

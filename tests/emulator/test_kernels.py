@@ -147,6 +147,7 @@ def test_waves_of_key_blocks_match_dense(head_dim, name, door, rng, monkeypatch)
     # Of every second wave of two blocks the rows are taken from the first on, if columns are long.
     monkeypatch.setitem(os.environ, MULTIPROCESSORS, "2")
     door.want_backward_items(0)
+    door.limit_section_bytes(None)
     size = 600
     case = square(size, head_dim, 4, 1)
     inputs, mask = random_inputs(case, rng), cases.MASKS[name](rng, 1, 1, size, size)
@@ -198,6 +199,7 @@ def test_long_key_blocks_of_groups_match_dense(head_dim, heads, door, rng, monke
     # They are worked on before all others. The sums of two of the three key heads fit a section.
     monkeypatch.setitem(os.environ, MULTIPROCESSORS, "5")
     door.want_backward_items(0)
+    door.limit_section_bytes(None)
     case, mask = square(LONG_SIZE, head_dim, *heads), window_with_sinks(LONG_SIZE, 64)
     costs = live_steps(mask, LONG_SIZE)
     assert costs.max() * len(costs) > LONG_BLOCK * costs.sum()
@@ -248,10 +250,33 @@ def test_key_blocks_shared_by_rows_match_dense(head_dim, form, deterministic, do
     check(door, "sm90a", case, rng, deterministic=deterministic)
 
 
-def rows_seen_by(blocks: list[tuple[int, int]], size: int) -> Mask:
+def rows_seen_by(*blocks: tuple[int, int]) -> Mask:
     """Return a mask of so many blocks of 128 keys, each seen from some rows alone."""
     begins, ends = (np.repeat(np.array(x, np.int32), 128) for x in zip(*blocks, strict=True))
     return Mask(np.stack([ends, begins], axis=-1)[None, None], causal=False)
+
+
+@pytest.mark.parametrize("heads", [(4, 4), (8, 4)], ids=str)
+@pytest.mark.parametrize("rows", [(0, 1600), (200, 1500)], ids=str)
+@pytest.mark.parametrize("head_dim", [64, 96, 128])
+def test_key_blocks_that_go_round_match_dense(head_dim, rows, heads, door, rng, monkeypatch):
+    # Blocks that see the same rows begin where others are. Two short ones part them in time.
+    monkeypatch.setitem(os.environ, MULTIPROCESSORS, "3")
+    door.want_backward_items(0)
+    door.limit_section_bytes(0)
+    mask = rows_seen_by(*[rows] * 4, (0, 300), (600, 1200))
+    case = AttentionCase(
+        seqlen_q=int(rng.integers(1550, 1600)),
+        seqlen_k=6 * 128,
+        num_heads=heads[0],
+        num_heads_k=heads[1],
+        head_dim=head_dim,
+        dtype="bfloat16",
+    )
+    inputs = random_inputs(case, rng)
+    with door.only_kernels("sm90a"):
+        found = door.run(inputs, mask, dtype=case.dtype)
+    assert_right(found, inputs, mask, case.dtype)
 
 
 @pytest.mark.parametrize("deterministic", [False, True])
@@ -267,7 +292,7 @@ def test_shares_without_rows_see_no_others(head_dim, deterministic, door, rng):
     for row, first_key in ((0, 128), (size - 1, 0)):  # it sees the other keys
         query, grad_out = inputs.query.copy(), inputs.grad_out.copy()
         query[:, row], grad_out[:, row] = np.nan, np.nan
-        mask = rows_seen_by([(0, rows), (size - rows, size)], size)
+        mask = rows_seen_by((0, rows), (size - rows, size))
         with door.only_kernels("sm90a"):
             found = door.run(
                 inputs._replace(query=query, grad_out=grad_out),
@@ -287,10 +312,11 @@ def test_ordered_sums_of_shares_in_two_sections_end(door, rng, monkeypatch):
     monkeypatch.setitem(os.environ, MULTIPROCESSORS, "1")
     size = 33100
     door.want_backward_items(12)
+    door.limit_section_bytes(None)
     case = AttentionCase(
         seqlen_q=size, seqlen_k=256, num_heads=1, num_heads_k=1, head_dim=128, dtype="bfloat16"
     )
-    inputs, mask = random_inputs(case, rng), rows_seen_by([(0, size - 256), (0, size)], size)
+    inputs, mask = random_inputs(case, rng), rows_seen_by((0, size - 256), (0, size))
     with door.only_kernels("sm90a"):
         found = door.run(inputs, mask, dtype=case.dtype, deterministic=True)
     assert_right(found, inputs, mask, case.dtype)

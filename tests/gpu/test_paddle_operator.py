@@ -32,7 +32,7 @@ pytestmark = pytest.mark.gpu
 
 
 @pytest.fixture(autouse=True)
-def _sharing_of_key_blocks() -> None:
+def _division_of_work() -> None:
     """Share key blocks as usual: nobody tells Paddle's library to do otherwise."""
 
 

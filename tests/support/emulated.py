@@ -51,6 +51,11 @@ class Door:
         finally:
             check(self._library.flashmask_set_gpu_kernels(b"auto"))
 
+    def limit_section_bytes(self, size: int | None) -> None:
+        """Work on heads together as if so many bytes of the L2 were theirs; None: as usual."""
+        most = 2**63 - 1 if size is None else size
+        self._library.flashmask_limit_section_bytes(ctypes.c_int64(most))
+
     def want_backward_items(self, items: int) -> None:
         """Share key blocks among items of a backward up to so many; 0: never, -1: as usual."""
         self._library.flashmask_want_backward_items(ctypes.c_int32(items))

@@ -66,6 +66,18 @@ def tiles_of_device(size: int | None) -> Iterator[None]:
         capi.limit_shared_memory(None)
 
 
+@contextlib.contextmanager
+def long_backwards() -> Iterator[None]:
+    """Divide the work of a backward as if its rows were more than the L2 holds."""
+    capi.limit_section_bytes(0)
+    capi.want_backward_items(0)
+    try:
+        yield
+    finally:
+        capi.limit_section_bytes(None)
+        capi.want_backward_items(None)
+
+
 class Guarded:
     """A tensor of NaN bytes between two margins that must stay as they are."""
 

@@ -2,6 +2,7 @@
 
 // Which block of a grid does which row block of which head.
 
+#include "core/diagnostics.h"
 #include "core/params.h"
 #include "kernels/common/mask_plan.h"
 
@@ -54,8 +55,8 @@ constexpr int64_t kSectionBytes = int64_t{24} << 20;
 inline WorkOrder OrderOf(const AttentionSizes& sizes) {
   const int64_t bytes_per_head = 2 * 2 * sizes.seqlen_k * sizes.head_dim;
   const int64_t group = sizes.num_heads / sizes.num_heads_k;
-  const int64_t key_heads =
-      std::max<int64_t>(1, kSectionBytes / std::max<int64_t>(1, bytes_per_head));
+  const int64_t bytes = std::min(kSectionBytes, MostSectionBytes());
+  const int64_t key_heads = std::max<int64_t>(1, bytes / std::max<int64_t>(1, bytes_per_head));
   WorkOrder order;
   order.num_heads_total = sizes.batch * sizes.num_heads;
   order.heads_per_section = std::min(order.num_heads_total, key_heads * group);

@@ -73,10 +73,13 @@ struct BackwardArguments {
   RowTerms terms;
   float* grad_query_sum;  // [B, Hq, row steps, kTileFloats], permuted
   int32_t* next_item;     // zero at the start
+  // Zero at the start: the step of rows at work in key blocks that go round; null: none does.
+  int32_t* step_at_work;
   SumOrder order;
   MaskPlanView plan;
   int32_t num_items;   // the long ones of long_ranks with them
   int32_t long_ranks;  // entries of key_order that are looked at for long key blocks
+  int32_t most_held;   // live row steps of a key block whose rows the L2 holds
   KeyShares shares;
   int32_t num_shares;         // of the key heads of one batch row
   int32_t num_shares_total;   // over the batch

@@ -3,10 +3,12 @@
 // From the params of a call to the launches of the sm90a backward.
 //
 // Workspace: the plan; lse and delta of every row and head; for ordered sums a bit per step of rows
-// and key block of a mask; then, zeroed together, the counter of items and the ordered sums' count
-// of live pairs and places; then the float buffer of grad_query, rows padded to whole steps; then
-// what shares of key blocks leave (64 KB each at head dim 128, where there are few).
+// and key block of a mask; then, zeroed together, the counter of items, the step at work of blocks
+// that go round, and the ordered sums' count of live pairs and places; then the float buffer of
+// grad_query, rows padded to whole steps; then what shares of key blocks leave (64 KB each at head
+// dim 128, where there are few).
 
+#include "core/diagnostics.h"
 #include "core/params.h"
 #include "core/status.h"
 #include "kernels/common/cuda_check.h"
@@ -33,6 +35,7 @@ namespace flashmask::sm90a {
 // What of the L2 the sums of grad_query of a section of heads may take: reductions run at 3.9 TB/s
 // inside it and at 1.5 outside, and the rows of query and grad_out take as much again.
 constexpr int64_t kSectionBytes = int64_t{16} << 20;
+inline int64_t SectionBytes() { return std::min(kSectionBytes, MostSectionBytes()); }
 
 // Of a share of a key block: fewer are not worth the start and the end of an item.
 constexpr int64_t kFewestSharedRows = 1024;
@@ -42,6 +45,7 @@ struct BackwardScratch {
   uint32_t* live_blocks = nullptr;
   int32_t words = 0;
   int32_t* next_item = nullptr;
+  int32_t* step_at_work = nullptr;
   unsigned long long* live_pairs = nullptr;
   int32_t* last_added = nullptr;
   float* grad_query_sum = nullptr;
@@ -52,7 +56,7 @@ struct BackwardScratch {
   int64_t num_steps = 0;
 };
 
-// Key heads, or shares of such, whose sums of grad_query fill kSectionBytes; `shared_by` of them
+// Key heads, or shares of such, whose sums of grad_query fill SectionBytes; `shared_by` of them
 // have the same sums. In ordered sums the heads of a group go side by side, so that of all their
 // sums a quarter at most is at work.
 template <typename Config>
@@ -60,8 +64,16 @@ float HeadsIfDense(int64_t heads_per_key, int64_t num_steps, int32_t shared_by, 
   const int64_t bytes =
       heads_per_key * num_steps * Config::kTileFloats * static_cast<int64_t>(sizeof(float));
   const float at_work = ordered && heads_per_key > 1 ? 0.25f : 1.0f;
-  return static_cast<float>(kSectionBytes * shared_by) /
+  return static_cast<float>(SectionBytes() * shared_by) /
          (at_work * static_cast<float>(std::max<int64_t>(1, bytes)));
+}
+
+// Live row steps of a key block whose sums of grad_query, of so many heads, fill SectionBytes.
+template <typename Config>
+int32_t MostHeld(int64_t heads) {
+  constexpr int64_t kStepFloats = int64_t{Config::kTileFloats} / Config::kRows * kPlanRowStep;
+  constexpr int64_t kStepBytes = kStepFloats * static_cast<int64_t>(sizeof(float));
+  return static_cast<int32_t>(SectionBytes() / (kStepBytes * std::max<int64_t>(1, heads)));
 }
 
 template <typename Config>
@@ -90,6 +102,12 @@ BackwardScratch LayOutBackward(const BackwardParams& params, void* workspace) {
   }
   const size_t zeroed_from = used;
   scratch.next_item = static_cast<int32_t*>(take(1));
+  scratch.shares =
+      SharesOf(sizes, BackwardItemsWanted(), Config::kKeys, sizes.seqlen_q / kFewestSharedRows);
+  // Ordered sums have their own way of being at the same rows, and shares of them their own rows.
+  if (!params.deterministic && scratch.shares.rows == 1) {
+    scratch.step_at_work = static_cast<int32_t*>(take(1));
+  }
   if (params.deterministic) {
     scratch.live_pairs = static_cast<unsigned long long*>(take(2));
     scratch.last_added = static_cast<int32_t*>(take(heads * scratch.num_steps * Config::kGroups));
@@ -97,8 +115,6 @@ BackwardScratch LayOutBackward(const BackwardParams& params, void* workspace) {
   scratch.zeroed_bytes = used - zeroed_from;
   scratch.grad_query_sum =
       static_cast<float*>(take(heads * scratch.num_steps * Config::kTileFloats));
-  scratch.shares =
-      SharesOf(sizes, BackwardItemsWanted(), Config::kKeys, sizes.seqlen_q / kFewestSharedRows);
   scratch.key_shares = take(SharedFloats(sizes, scratch.shares));
   scratch.total_bytes = used;
   return scratch;
@@ -173,12 +189,14 @@ void FillBackwardArguments(const BackwardParams& params,
   args->terms = scratch.terms;
   args->grad_query_sum = scratch.grad_query_sum;
   args->next_item = scratch.next_item;
+  args->step_at_work = scratch.step_at_work;
   args->order = {scratch.live_blocks,
                  scratch.last_added,
                  scratch.words,
                  scratch.live_pairs,
                  heads_if_dense};
   args->plan = plan;
+  args->most_held = MostHeld<Config>(heads_per_item);
   // Of n blocks fewer than one in kLongBlock can be that many times as long as the mean.
   args->long_ranks = heads_per_item == 1 || ordered ? 0 : plan.num_key_blocks / kLongBlock;
   args->num_items =

@@ -15,32 +15,36 @@ constexpr unsigned kAllLanes = 0xffffffffu;
 // The live steps of a key block, one warp together. ClassifyPair (mask_plan.h) in closed form: a
 // step is dead if one interval of each of the block's two column tiles covers it, and partial if
 // any of their intervals touches it. A block of one tile gives it twice. Lane 0 to 3 holds the
-// steps that a pair of intervals covers, lane 4 to 7 those that an interval touches.
+// steps that a pair of intervals covers, lane 4 to 7 those that an interval touches, lanes 8 to 15
+// the same, a round of all steps later.
 template <int kRows>
 class LiveSteps {
  public:
   static constexpr int kCoverLanes = 4;
   static constexpr int kLanes = 8;
 
-  // With `descending`, steps are counted from the last.
+  // Steps are counted from `first_step` on and then from the first, or, with `descending`, from the
+  // last.
   __device__ __forceinline__ void Load(const TileRange& first,
                                        const TileRange& second,
                                        int32_t seqlen_q,
                                        int32_t num_steps,
                                        bool descending,
+                                       int32_t first_step,
                                        int lane) {
+    const int kind = lane % kLanes;
     begin_ = 0;
     end_ = 0;
-    if (lane < kCoverLanes) {
-      const RowInterval a = (lane % 2 == 0 ? first.lower : first.upper).cover;
-      const RowInterval b = (lane / 2 == 0 ? second.lower : second.upper).cover;
+    if (kind < kCoverLanes) {
+      const RowInterval a = (kind % 2 == 0 ? first.lower : first.upper).cover;
+      const RowInterval b = (kind / 2 == 0 ? second.lower : second.upper).cover;
       const int32_t begin = Clip(max(a.begin, b.begin), seqlen_q);
       const int32_t end = Clip(min(a.end, b.end), seqlen_q);
       begin_ = (begin + kRows - 1) / kRows;
       end_ = end == seqlen_q ? num_steps : end / kRows;
-    } else if (lane < kLanes) {
-      const TileRange& range = (lane - kCoverLanes) / 2 == 0 ? first : second;
-      const RowInterval touch = (lane % 2 == 0 ? range.lower : range.upper).touch;
+    } else {
+      const TileRange& range = (kind - kCoverLanes) / 2 == 0 ? first : second;
+      const RowInterval touch = (kind % 2 == 0 ? range.lower : range.upper).touch;
       begin_ = Clip(touch.begin, seqlen_q) / kRows;
       end_ = (Clip(touch.end, seqlen_q) + kRows - 1) / kRows;
     }
@@ -49,7 +53,10 @@ class LiveSteps {
       begin_ = num_steps - end_;
       end_ = num_steps - begin;
     }
-    is_cover_ = lane < kCoverLanes;
+    const int32_t shift = (lane < kLanes ? 0 : num_steps) - first_step;
+    begin_ += shift;
+    end_ += shift;
+    is_cover_ = kind < kCoverLanes;
   }
 
   // The first live step from `step` on, or one past the last step or behind.

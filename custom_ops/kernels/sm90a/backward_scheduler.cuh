@@ -4,6 +4,7 @@
 
 #include "kernels/ptx/cp_async.h"
 #include "kernels/ptx/mbarrier.h"
+#include "kernels/ptx/turn.h"
 #include "kernels/sm90a/backward_config.h"
 #include "kernels/sm90a/backward_mask.cuh"
 #include "kernels/sm90a/backward_shared.cuh"
@@ -91,7 +92,7 @@ class BackwardScheduler {
     const int32_t rank = item / args_.num_shares_total;
     const int32_t planned = args_.plan.key_order[FirstBlockOfMask() + rank / kParts];
     key_begin_ = (planned * kParts + rank % kParts) * Config::kKeys;
-    from_last_row_ = true;
+    SetDirection(planned, true);
     return IsLong(planned);
   }
 
@@ -111,7 +112,7 @@ class BackwardScheduler {
     key_begin_ = (planned * kParts + rank_ % kParts) * Config::kKeys;
     const auto wave =
         static_cast<int32_t>(int64_t{in_section} * waves_per_section_ / section_items);
-    from_last_row_ = IsFromLastRow(section * waves_per_section_ + wave);
+    SetDirection(planned, IsFromLastRow(section * waves_per_section_ + wave));
     return args_.long_ranks == 0 || !IsLong(planned);
   }
 
@@ -149,9 +150,44 @@ class BackwardScheduler {
     return wave % 2 == 0 || 4 * rows < 3 * keys_of_wave;
   }
 
+  // The rows at work, and their sums, should stay in the L2. Blocks that see the same rows, more
+  // than it holds, would get ever farther apart, as multiprocessors differ in speed and nothing has
+  // them begin together again; so each begins where another is, and goes round. Under a diagonal
+  // blocks that follow each other differ in length, and short ones end them together.
+  __device__ __forceinline__ void SetDirection(int32_t planned, bool from_last_row) {
+    goes_round_ = GoesRound(planned);
+    from_last_row_ = !goes_round_ && from_last_row;
+    first_step_ = goes_round_ ? StepAtWork() : 0;
+  }
+
+  __device__ __forceinline__ bool GoesRound(int32_t planned) const {
+    if (args_.step_at_work == nullptr) return false;
+    const int32_t* costs = args_.plan.key_costs + FirstBlockOfMask();
+    const int32_t neighbour = planned > 0 ? planned - 1 : min(1, args_.plan.num_key_blocks - 1);
+    return costs[planned] > args_.most_held && costs[planned] == costs[neighbour];
+  }
+
+  // Of a key block that goes round.
+  __device__ __forceinline__ int32_t StepAtWork() const {
+    int32_t step = 0;
+    if (lane_ == 0) step = ptx::LoadRelaxed(args_.step_at_work);
+    return __shfl_sync(kAllLanes, step, 0);
+  }
+
+  __device__ __forceinline__ void TellStepAtWork(int32_t counted) const {
+    if (lane_ != 0) return;
+    ptx::StoreRelaxed(args_.step_at_work, StepOf(min(counted, args_.num_steps)));
+  }
+
+  __device__ __forceinline__ int32_t StepOf(int32_t counted) const {
+    if (from_last_row_) return args_.num_steps - 1 - counted;
+    const int32_t step = counted + first_step_;
+    return step < args_.num_steps ? step : step - args_.num_steps;
+  }
+
   // Of some live steps (a run) those of each head of the group that shares the mask, then of the
   // next. So the rows at work are few, and yet a block that a window keeps to some of them does not
-  // get far away from its neighbours. Where rows are shared, runs go round.
+  // get far away from its neighbours. Where rows are shared, shares take a run each in turn.
   __device__ __forceinline__ void ListSteps() {
     const int32_t heads_at_once = min(args_.heads_per_mask, args_.heads_per_item);
     const int32_t steps_at_once = IsOrdered() ? kOrderedStepsAtOnce : kStepsAtOnce;
@@ -172,6 +208,7 @@ class BackwardScheduler {
           }
         }
         first = step;
+        if (goes_round_) TellStepAtWork(first);
       }
     }
     if (pending_step_ != kNone) {
@@ -204,13 +241,14 @@ class BackwardScheduler {
                args_.seqlen_q,
                args_.num_steps,
                from_last_row_,
+               first_step_,
                lane_);
   }
 
   __device__ __forceinline__ void List(int32_t head_of_group, int32_t counted, uint32_t flags) {
     ptx::MbarrierWait(ptx::SharedAddress(&shared_->entry_empty[place_.stage]), place_.parity ^ 1);
     if (lane_ == 0) {
-      const int32_t step = from_last_row_ ? args_.num_steps - 1 - counted : counted;
+      const int32_t step = StepOf(counted);
       const int32_t head = first_head_ + head_of_group;
       const int32_t mask = Mask(head_of_group);
       ListEntry& entry = shared_->entries[place_.stage];
@@ -233,6 +271,8 @@ class BackwardScheduler {
   int32_t heads_per_section_ = 1;
   int32_t waves_per_section_ = 1;
   bool from_last_row_ = false;
+  bool goes_round_ = false;
+  int32_t first_step_ = 0;  // of an item that goes round
   int32_t batch_ = 0;
   int32_t share_ = 0;
   int32_t head_k_ = 0;
