@@ -189,7 +189,6 @@ void FillBackwardArguments(const BackwardParams& params,
   args->terms = scratch.terms;
   args->grad_query_sum = scratch.grad_query_sum;
   args->next_item = scratch.next_item;
-  args->step_at_work = scratch.step_at_work;
   args->order = {scratch.live_blocks,
                  scratch.last_added,
                  scratch.words,
@@ -197,6 +196,8 @@ void FillBackwardArguments(const BackwardParams& params,
                  heads_if_dense};
   args->plan = plan;
   args->most_held = MostHeld<Config>(heads_per_item);
+  const bool may_go_round = sizes.seqlen_q > int64_t{args->most_held} * kPlanRowStep;
+  args->step_at_work = may_go_round ? scratch.step_at_work : nullptr;
   // Of n blocks fewer than one in kLongBlock can be that many times as long as the mean.
   args->long_ranks = heads_per_item == 1 || ordered ? 0 : plan.num_key_blocks / kLongBlock;
   args->num_items =
