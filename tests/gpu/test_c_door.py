@@ -196,6 +196,7 @@ def test_packed_documents_match_each_alone(dtype, rng):
         assert_right(packed, alone, Mask(None, causal=True), dtype)
 
 
+@pytest.mark.usefixtures("short_calls")
 @pytest.mark.parametrize("head_dim", [64, 128])
 def test_repeated_calls_give_the_same_bits_but_for_the_query_gradient(head_dim, rng):
     case = AttentionCase("four", batch=2, seqlen_q=700, head_dim=head_dim, dtype="bfloat16")

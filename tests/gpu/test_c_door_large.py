@@ -226,12 +226,6 @@ ways = pytest.mark.parametrize(
 )
 
 
-@pytest.fixture
-def _fixed_order() -> None:
-    """Give the sums of key gradients the order of short calls, which is always the same."""
-    capi.limit_section_bytes(None)
-
-
 def assert_equal(ours: list[torch.Tensor], right: list[torch.Tensor]) -> None:
     for mine, other in zip(ours, right, strict=True):
         assert not bool(mine.isnan().any())
@@ -239,7 +233,7 @@ def assert_equal(ours: list[torch.Tensor], right: list[torch.Tensor]) -> None:
 
 
 @ways
-@pytest.mark.usefixtures("_fixed_order")
+@pytest.mark.usefixtures("short_calls")
 def test_calls_on_two_streams_do_not_disturb_each_other(head_dim, deterministic, seed):
     problems = [Problem(seed + i, head_dim, deterministic) for i in range(2)]
     alone = []
@@ -262,7 +256,7 @@ def test_calls_on_two_streams_do_not_disturb_each_other(head_dim, deterministic,
 
 
 @ways
-@pytest.mark.usefixtures("_fixed_order")
+@pytest.mark.usefixtures("short_calls")
 def test_a_captured_graph_replays_on_new_inputs(head_dim, deterministic, seed):
     problem, other = (Problem(seed + i, head_dim, deterministic) for i in range(2))
     stream = torch.cuda.Stream()

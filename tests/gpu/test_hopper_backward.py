@@ -74,14 +74,17 @@ def test_long_sequences_agree_with_the_sm80_kernels(name, head_dim, rng):
         assert_gradients_agree(ours, gpu.run(inputs, mask))
 
 
-# Key blocks begin where others are at work, and go round.
-@pytest.mark.parametrize("heads_k", [1, 4])
+# Key blocks begin where others are at work, and go round: of three or more a multiprocessor, since
+# nobody is at work when the first begin.
+@pytest.mark.parametrize("heads_k", [1, 2])
 @pytest.mark.parametrize("head_dim", [64, 96, 128])
 @pytest.mark.parametrize("name", ["none", *cases.STRUCTURED])
 def test_rows_that_do_not_fit_the_cache_agree_with_the_sm80_kernels(name, head_dim, heads_k, rng):
-    size = 4200
-    case = AttentionCase(seqlen_q=size, num_heads=4, num_heads_k=heads_k, head_dim=head_dim)
-    inputs, mask = random_inputs(case, rng), cases.MASKS[name](rng, 1, 1, size, size)
+    batch, size = 12, 4200
+    case = AttentionCase(
+        batch=batch, seqlen_q=size, num_heads=2, num_heads_k=heads_k, head_dim=head_dim
+    )
+    inputs, mask = random_inputs(case, rng), cases.MASKS[name](rng, batch, 1, size, size)
     with gpu.only_kernels("sm80"):
         others = gpu.run(inputs, mask)
     with gpu.long_backwards():

@@ -213,7 +213,7 @@ def check_case(
 
 
 def assert_same_bits_but_query_gradient(ours: Results, others: Results) -> None:
-    """Check equality of what has a fixed order of sums: all but the gradient of query."""
+    """Check equality of what has a fixed order of sums in short calls."""
     for name in ("out", "softmax_lse", "grad_key", "grad_value"):
         mine, other = getattr(ours, name), getattr(others, name)
         assert mine.tobytes() == other.tobytes(), f"{name} differs"

@@ -7,7 +7,7 @@
 // shared: by query heads of the group first, and, if these do not suffice, by runs of live steps.
 // Each share gives its own grad_key and grad_value, in the tensors' dtype, as one would get from
 // keys repeated for the heads of a group; SumShares adds them in float, in a fixed order. How many
-// shares there are follows from the sizes alone, so the bits do not change from run to run.
+// shares there are follows from the sizes alone, so shares change no bits from run to run.
 
 #include "core/diagnostics.h"
 #include "core/params.h"

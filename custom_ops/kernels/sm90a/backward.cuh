@@ -9,7 +9,7 @@
 // counter: heads section by section, so that the buffer's part at work stays in the L2, and in a
 // section the longest key blocks first, or by place: for groups of heads, whose long key blocks
 // come before all others, and where the sums of grad_query have an order. Who gets which item
-// changes no other bits.
+// changes no other bits, but where blocks begin where others are (backward_scheduler.cuh).
 //
 // Roles, by warpgroup:
 //   0, producer   warp 1 fetches items and lists their live steps, warp 0 has what is listed

@@ -196,7 +196,8 @@ void FillBackwardArguments(const BackwardParams& params,
                  heads_if_dense};
   args->plan = plan;
   args->most_held = MostHeld<Config>(heads_per_item);
-  const bool may_go_round = sizes.seqlen_q > int64_t{args->most_held} * kPlanRowStep;
+  const bool may_go_round =
+      plan.num_key_blocks > 1 && sizes.seqlen_q > int64_t{args->most_held} * kPlanRowStep;
   args->step_at_work = may_go_round ? scratch.step_at_work : nullptr;
   // Of n blocks fewer than one in kLongBlock can be that many times as long as the mean.
   args->long_ranks = heads_per_item == 1 || ordered ? 0 : plan.num_key_blocks / kLongBlock;

@@ -150,10 +150,11 @@ class BackwardScheduler {
     return wave % 2 == 0 || 4 * rows < 3 * keys_of_wave;
   }
 
-  // The rows at work, and their sums, should stay in the L2. Blocks that see the same rows, more
-  // than it holds, would get ever farther apart, as multiprocessors differ in speed and nothing has
-  // them begin together again; so each begins where another is, and goes round. Under a diagonal
-  // blocks that follow each other differ in length, and short ones end them together.
+  // The rows at work, and their sums, should stay in the L2. Blocks that see as many rows as their
+  // neighbours, more than it holds, would get ever farther apart, as multiprocessors differ in
+  // speed and nothing has them begin together again; so each begins where another is, and goes
+  // round. Under a diagonal blocks that follow each other differ in length, and short ones end them
+  // together.
   __device__ __forceinline__ void SetDirection(int32_t planned, bool from_last_row) {
     goes_round_ = GoesRound(planned);
     from_last_row_ = !goes_round_ && from_last_row;
@@ -163,7 +164,7 @@ class BackwardScheduler {
   __device__ __forceinline__ bool GoesRound(int32_t planned) const {
     if (args_.step_at_work == nullptr) return false;
     const int32_t* costs = args_.plan.key_costs + FirstBlockOfMask();
-    const int32_t neighbour = planned > 0 ? planned - 1 : min(1, args_.plan.num_key_blocks - 1);
+    const int32_t neighbour = planned > 0 ? planned - 1 : 1;
     return costs[planned] > args_.most_held && costs[planned] == costs[neighbour];
   }
 
@@ -175,8 +176,7 @@ class BackwardScheduler {
   }
 
   __device__ __forceinline__ void TellStepAtWork(int32_t counted) const {
-    if (lane_ != 0) return;
-    ptx::StoreRelaxed(args_.step_at_work, StepOf(min(counted, args_.num_steps)));
+    if (lane_ == 0) ptx::StoreRelaxed(args_.step_at_work, StepOf(counted));
   }
 
   __device__ __forceinline__ int32_t StepOf(int32_t counted) const {
@@ -208,7 +208,7 @@ class BackwardScheduler {
           }
         }
         first = step;
-        if (goes_round_) TellStepAtWork(first);
+        if (goes_round_ && first < args_.num_steps) TellStepAtWork(first);
       }
     }
     if (pending_step_ != kNone) {
