@@ -5,8 +5,8 @@ The only module that touches the library. Environment, read when the library is 
         avx512, avx512_bf16.
     FLASHMASK_GPU_KERNELS: the only GPU kernels that may be used, by name (see `kernels()`); auto
         (default): the newest that the device runs.
-    FLASHMASK_DETERMINISTIC: 1: gradients have the same bits in every run; 0 (default): on a GPU they
-        need not, which is faster. Paddle's own FLAGS_cudnn_deterministic asks for the same.
+    FLASHMASK_DETERMINISTIC: 1: gradients have the same bits in every run; 0 (default): on a GPU
+        they need not, which is faster. Paddle's own FLAGS_cudnn_deterministic asks for the same.
 """
 
 from __future__ import annotations
