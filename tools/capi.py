@@ -338,7 +338,7 @@ def _workspace_bytes(name: str, sizes: bytes) -> int:
     tensors = TENSORS.pack(int(width > 0), *NO_WINDOW, *NO_TENSOR * 4, 0, *NO_BACKWARD)
     size = ctypes.c_int64()
     ask = getattr(library(), f"flashmask_{name}_workspace")
-    _check(ask(sizes + tensors + PLACE.pack(0, 0, 1), ctypes.byref(size)))
+    _check(ask(sizes + tensors + PLACE.pack(0, 0, 0, 1), ctypes.byref(size)))
     return size.value
 
 
@@ -362,7 +362,7 @@ def _run(
         stream = torch._C._cuda_getCurrentRawStream(q.get_device())
     else:
         threads = torch.get_num_threads()
-    call = sizes + tensors + PLACE.pack(stream, workspace.data_ptr(), threads)
+    call = sizes + tensors + PLACE.pack(stream, workspace.data_ptr(), workspace.nbytes, threads)
     _check(getattr(library(), f"flashmask_{name}")(call))
 
 

@@ -11,7 +11,7 @@ import struct
 
 SIZES = struct.Struct("@7q2if3i")
 TENSORS = struct.Struct("@3q" + "4q" * 4 + "q" + "4q" + "q" + "4q" * 3)
-PLACE = struct.Struct("@2qi4x")
+PLACE = struct.Struct("@3qi4x")
 NO_TENSOR = (0, 0, 0, 0)
 NO_BACKWARD = (*NO_TENSOR, 0, *NO_TENSOR * 3)  # of TENSORS in a forward
 NO_WINDOW = (-1, -1)

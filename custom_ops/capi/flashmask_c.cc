@@ -100,6 +100,8 @@ Status FillInputs(const flashmask_call& call, Params* params) {
   params->execution.device = call.device;
   params->execution.stream = call.stream;
   params->execution.workspace = call.workspace;
+  params->execution.workspace_bytes =
+      static_cast<size_t>(std::max<int64_t>(0, call.workspace_bytes));
   const Status sizes = CheckSizes(params->sizes);
   return sizes.ok() ? CheckMask(params->mask, params->sizes) : sizes;
 }

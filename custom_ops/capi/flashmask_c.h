@@ -58,8 +58,9 @@ typedef struct {
   flashmask_tensor grad_key;
   flashmask_tensor grad_value;
   // Where to run.
-  void* stream;     // cudaStream_t
-  void* workspace;  // device memory
+  void* stream;             // cudaStream_t
+  void* workspace;          // device memory
+  int64_t workspace_bytes;  // that it has
   int32_t num_threads;
 } flashmask_call;
 

@@ -88,7 +88,6 @@ bool HasElements(const AttentionSizes& sizes, const NamedView& tensor) {
 // What a kernel would follow to nowhere; on a GPU that costs the process its device.
 Status CheckGiven(const AttentionSizes& sizes,
                   const float* softmax_lse,
-                  bool lacks_workspace,
                   std::initializer_list<NamedView> tensors) {
   for (const NamedView& tensor : tensors) {
     if (tensor.view.data != nullptr || tensor.may_be_null || !HasElements(sizes, tensor)) continue;
@@ -97,17 +96,25 @@ Status CheckGiven(const AttentionSizes& sizes,
   if (softmax_lse == nullptr && sizes.batch > 0 && sizes.seqlen_q > 0) {
     return Status::InvalidArgument("softmax_lse must not be null");
   }
-  if (lacks_workspace) return Status::InvalidArgument("workspace must not be null");
   return Status::Ok();
 }
 
-Status CheckGpuTensors(const AttentionSizes& sizes,
-                       const Execution& execution,
-                       std::initializer_list<NamedView> tensors) {
+Status CheckWorkspace(const Execution& execution, size_t needed_bytes) {
+  if (needed_bytes > 0 && execution.workspace == nullptr) {
+    return Status::InvalidArgument("workspace must not be null");
+  }
+  if (execution.workspace_bytes < needed_bytes) {
+    return Status::InvalidArgument("workspace must have " + std::to_string(needed_bytes) +
+                                   " bytes; got " + std::to_string(execution.workspace_bytes));
+  }
   if (!IsMultiple(execution.workspace, kWorkspaceAlignment)) {
     return Status::InvalidArgument("workspace must start at a multiple of " +
                                    std::to_string(kWorkspaceAlignment) + " bytes");
   }
+  return Status::Ok();
+}
+
+Status CheckGpuTensors(const AttentionSizes& sizes, std::initializer_list<NamedView> tensors) {
   for (const NamedView& tensor : tensors) {
     const int64_t rows = tensor.has_keys ? sizes.seqlen_k : sizes.seqlen_q;
     const int64_t heads = tensor.has_keys ? sizes.num_heads_k : sizes.num_heads;
@@ -129,11 +136,11 @@ Status CheckTensors(const Kernel& kernel,
                     const Params& params,
                     size_t (*workspace_bytes)(const Params&),
                     std::initializer_list<NamedView> tensors) {
-  const bool lacks_workspace = params.execution.workspace == nullptr &&
-                               workspace_bytes != nullptr && workspace_bytes(params) > 0;
-  Status given = CheckGiven(params.sizes, params.softmax_lse, lacks_workspace, tensors);
+  Status given = CheckGiven(params.sizes, params.softmax_lse, tensors);
   if (!given.ok() || kernel.device == Device::kCpu) return given;
-  return CheckGpuTensors(params.sizes, params.execution, tensors);
+  const size_t needed_bytes = workspace_bytes == nullptr ? 0 : workspace_bytes(params);
+  const Status workspace = CheckWorkspace(params.execution, needed_bytes);
+  return workspace.ok() ? CheckGpuTensors(params.sizes, tensors) : workspace;
 }
 
 }  // namespace

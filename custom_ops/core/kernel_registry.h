@@ -53,8 +53,8 @@ Status FindKernel(Target target,
                   const AttentionSizes& sizes,
                   const Kernel** found);
 
-// Starts a kernel, once its tensors are known to lie as its device wants them. The workspace, if it
-// needs one, is as long as it asked for.
+// Starts a kernel, once its tensors are known to lie as its device wants them, and the workspace to
+// be as long as it asks for.
 Status Start(const Kernel& kernel, const ForwardParams& params);
 Status Start(const Kernel& kernel, const BackwardParams& params);
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 namespace flashmask {
@@ -44,7 +45,8 @@ struct Execution {
   int32_t num_threads = 1;
   int32_t device = 0;         // CUDA ordinal
   void* stream = nullptr;     // cudaStream_t of the caller
-  void* workspace = nullptr;  // device memory, as long as the kernel asked for, 256-byte aligned
+  void* workspace = nullptr;  // device memory, 256-byte aligned
+  size_t workspace_bytes = 0;
 };
 
 struct ForwardParams {

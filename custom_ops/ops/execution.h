@@ -69,12 +69,12 @@ inline Execution ExecutionOf([[maybe_unused]] const paddle::Tensor& query) {
 // Memory of a kernel for one call; work enqueued later on the same stream may have it afterwards.
 class Workspace {
  public:
-  Workspace(size_t bytes, const paddle::Tensor& query) {
+  Workspace(size_t bytes, const paddle::Tensor& query, Execution* execution) {
     if (bytes == 0) return;
     tensor_ = paddle::empty({static_cast<int64_t>(bytes)}, paddle::DataType::UINT8, query.place());
+    execution->workspace = tensor_.data();
+    execution->workspace_bytes = bytes;
   }
-
-  void* data() { return tensor_.defined() ? tensor_.data() : nullptr; }
 
  private:
   paddle::Tensor tensor_;

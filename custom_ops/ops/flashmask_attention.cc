@@ -57,8 +57,8 @@ std::vector<paddle::Tensor> Forward(const paddle::Tensor& query,
   params.out = ViewOf(out);
   params.softmax_lse = softmax_lse.data<float>();
   const bool needs_memory = kernel.forward_workspace != nullptr;
-  Workspace workspace(needs_memory ? kernel.forward_workspace(params) : 0, query);
-  params.execution.workspace = workspace.data();
+  const size_t bytes = needs_memory ? kernel.forward_workspace(params) : 0;
+  const Workspace workspace(bytes, query, &params.execution);
   RequireOk(Start(kernel, params));
   return {out, softmax_lse};
 }
@@ -150,8 +150,8 @@ std::vector<paddle::Tensor> Backward(const paddle::Tensor& query,
   params.grad_value = ViewOf(grad_value);
   params.deterministic = WantsDeterminism();
   const bool needs_memory = kernel.backward_workspace != nullptr;
-  Workspace workspace(needs_memory ? kernel.backward_workspace(params) : 0, query);
-  params.execution.workspace = workspace.data();
+  const size_t bytes = needs_memory ? kernel.backward_workspace(params) : 0;
+  const Workspace workspace(bytes, query, &params.execution);
   RequireOk(Start(kernel, params));
   return {grad_query, grad_key, grad_value};
 }

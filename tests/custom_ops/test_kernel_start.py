@@ -23,7 +23,7 @@ using namespace flashmask;
 Status Forward(const ForwardParams&) { return Status::Ok(); }
 Status Backward(const BackwardParams&) { return Status::Ok(); }
 template <typename Params>
-size_t Workspace(const Params&) { return 1; }
+size_t Workspace(const Params&) { return 300; }
 
 alignas(256) char memory[1 << 16];
 
@@ -34,6 +34,7 @@ void Fill(const std::map<std::string, TensorView*>& views, int argc, char** argv
     *view = {memory, 8 * heads * 64, heads * 64, 64};
   }
   params->execution.workspace = memory;
+  params->execution.workspace_bytes = 300;
   params->softmax_lse = reinterpret_cast<float*>(memory);
   // Arguments come in threes: a tensor, what of it, and its value.
   for (int i = 3; i + 2 < argc; i += 3) {
@@ -41,6 +42,7 @@ void Fill(const std::map<std::string, TensorView*>& views, int argc, char** argv
     const int64_t value = std::atoll(argv[i + 2]);
     void* given = what == "null" ? nullptr : memory + value;
     if (name == "workspace") params->execution.workspace = given;
+    if (name == "workspace_bytes") params->execution.workspace_bytes = value;
     if (name == "softmax_lse") params->softmax_lse = nullptr;
     if (name == "num_heads") params->sizes.num_heads = value;
     if (name == "seqlen_k") params->sizes.seqlen_k = value;
@@ -144,6 +146,15 @@ def test_null_is_refused_where_something_is_read_or_written(program, way, name, 
 def test_a_workspace_that_is_needed_is_not_null(program, way):
     assert answer(program, way, "gpu", "workspace", "null", 0) == "workspace must not be null"
     assert answer(program, way, "cpu", "workspace", "null", 0) == "started"
+
+
+@pytest.mark.parametrize("way", ["forward", "backward"])
+def test_a_workspace_is_as_long_as_the_kernel_asks(program, way):
+    for given in (0, 299):
+        wanted = f"workspace must have 300 bytes; got {given}"
+        assert answer(program, way, "gpu", "workspace_bytes", "", given) == wanted
+    assert answer(program, way, "gpu", "workspace_bytes", "", 301) == "started"
+    assert answer(program, way, "cpu", "workspace_bytes", "", 0) == "started"
 
 
 def test_strides_that_are_never_used_may_be_anything(program):

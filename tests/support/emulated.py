@@ -117,7 +117,7 @@ class Door:
 
     def workspace_bytes(self, name: str, sizes: bytes, tensors: tuple[int, ...]) -> int:
         """Return how much memory a pass wants: SIZES and TENSORS of capi_layout."""
-        packed = sizes + capi_layout.TENSORS.pack(*tensors) + capi_layout.PLACE.pack(0, 0, 1)
+        packed = sizes + capi_layout.TENSORS.pack(*tensors) + capi_layout.PLACE.pack(0, 0, 0, 1)
         size = ctypes.c_int64()
         ask = getattr(self._library, f"flashmask_{name}_workspace")
         check(ask(packed, ctypes.byref(size)))
@@ -126,10 +126,11 @@ class Door:
     def call(self, name: str, sizes: bytes, tensors: tuple[int, ...]) -> None:
         """Ask for the workspace of a pass, and run it: SIZES and TENSORS of capi_layout."""
         packed = sizes + capi_layout.TENSORS.pack(*tensors)
-        memory = poisoned((self.workspace_bytes(name, sizes, tensors) + ALIGNMENT,), np.uint8)
+        size = self.workspace_bytes(name, sizes, tensors)
+        memory = poisoned((size + ALIGNMENT,), np.uint8)
         start = memory.ctypes.data + -memory.ctypes.data % ALIGNMENT
         run = getattr(self._library, f"flashmask_{name}")
-        check(run(packed + capi_layout.PLACE.pack(0, start, 1)))
+        check(run(packed + capi_layout.PLACE.pack(0, start, size, 1)))
 
 
 def check(message: bytes | None) -> None:

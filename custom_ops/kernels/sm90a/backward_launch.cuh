@@ -72,8 +72,8 @@ float HeadsIfDense(int64_t heads_per_key, int64_t num_steps, int32_t shared_by, 
 template <typename Config>
 int32_t MostHeld(int64_t heads) {
   constexpr int64_t kStepFloats = int64_t{Config::kTileFloats} / Config::kRows * kPlanRowStep;
-  constexpr int64_t kStepBytes = kStepFloats * static_cast<int64_t>(sizeof(float));
-  return static_cast<int32_t>(SectionBytes() / (kStepBytes * std::max<int64_t>(1, heads)));
+  constexpr int64_t kSumsBytes = kStepFloats * static_cast<int64_t>(sizeof(float));
+  return static_cast<int32_t>(SectionBytes() / (kSumsBytes * std::max<int64_t>(1, heads)));
 }
 
 template <typename Config>
