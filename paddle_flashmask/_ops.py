@@ -111,6 +111,7 @@ def run(
         bool(causal),
         int(window_left),
         int(window_right),
+        startend_row_indices is not None,
     )
     return out, softmax_lse
 

@@ -9,15 +9,17 @@ from dataclasses import dataclass
 import paddle
 
 from paddle_flashmask import _ops
+from paddle_flashmask._gpu_code import runs_on
 
 __all__ = ["Kernel", "backend_of", "registered_kernels"]
 
 # A line of the library's own description, e.g.
-# "sm80 (compute capability 8.0 or newer): float16 bfloat16, head_dim a multiple of 8 up to 64, keys
-# split for few rows", or "sm90a (compute capability 9.0): bfloat16, head_dim a multiple of 8 up to
-# 64, forward".
+# "sm80 (compute capability 8.0 or newer, compiled for sm_80+sm_90a): float16 bfloat16, head_dim a
+# multiple of 8 up to 64, keys split for few rows", or "sm90a (compute capability 9.0): bfloat16,
+# head_dim a multiple of 8 up to 64, forward".
 KERNEL_LINE = re.compile(
-    r"(?P<name>\w+)(?: \(compute capability (?P<major>\d+)\.(?P<minor>\d)(?P<newer> or newer)?\))?:"
+    r"(?P<name>\w+)(?: \(compute capability (?P<major>\d+)\.(?P<minor>\d)(?P<newer> or newer)?"
+    r"(?:, compiled for (?P<code>[\w+]+))?\))?:"
     r"(?P<dtypes>[ \w]+), head_dim a multiple of (?P<multiple>\d+) up to (?P<most>\d+)"
     r"(?:, (?P<only>forward|backward))?(?P<splits_keys>, keys split for few rows)?"
 )
@@ -40,6 +42,7 @@ class Kernel:
         max_head_dim: and at most this.
         passes: forward, backward or both.
         splits_keys: whether it goes before newer kernels in forward calls with few rows.
+        code: what it was compiled for, by nvcc's names; empty: all that it names.
     """
 
     name: str
@@ -50,6 +53,7 @@ class Kernel:
     max_head_dim: int
     passes: tuple[str, ...]
     splits_keys: bool = False
+    code: tuple[str, ...] = ()
 
     def serves(
         self, capability: tuple[int, int], dtype: str, head_dim: int, *, only: str = AUTO
@@ -61,8 +65,13 @@ class Kernel:
         is_allowed = self.name in (CPU, only) or only == AUTO
         is_device = (self.name == CPU) == (capability == (0, 0))
         is_size = 0 < head_dim <= self.max_head_dim and head_dim % self.head_dim_multiple == 0
-        runs_there = self.capability <= capability <= self.max_capability
+        is_newer = self.capability <= capability <= self.max_capability
+        runs_there = is_newer and (not self.code or self._has_code_for(capability))
         return is_device and runs_there and is_allowed and dtype in self.dtypes and is_size
+
+    def _has_code_for(self, capability: tuple[int, int]) -> bool:
+        number = 10 * capability[0] + capability[1]
+        return any(runs_on(code, number) for code in self.code)
 
 
 def registered_kernels() -> list[Kernel]:
@@ -83,6 +92,7 @@ def registered_kernels() -> list[Kernel]:
                 max_head_dim=int(match["most"]),
                 passes=PASSES if match["only"] is None else (match["only"],),
                 splits_keys=match["splits_keys"] is not None,
+                code=tuple(match["code"].split("+")) if match["code"] else (),
             )
         )
     return kernels

@@ -16,6 +16,8 @@ the batches of `paddle_flashmask.packing`, as tensors. Losses are float32, logar
 from __future__ import annotations
 
 import math
+import numbers
+from reprlib import repr as short
 from typing import NamedTuple
 
 import numpy as np
@@ -39,6 +41,7 @@ __all__ = [
 
 INTEGERS = ("int64", "int32")
 WEIGHT_DTYPES = ("float32", "float64")
+FLOATS = ("float32", "bfloat16", "float16", "float64")
 
 
 class PairLoss(NamedTuple):
@@ -73,13 +76,13 @@ def sft_loss(logits: Tensor, labels: Tensor, loss_weights: Tensor | None = None)
         [], float32; 0 without any label.
 
     Raises:
-        TypeError: labels are not integers.
+        TypeError: logits are not floating, or labels no integers.
         ValueError: shapes do not fit; or, in eager mode on the CPU, a label or a weight is out of
             range.
     """
     _check_rank("logits", logits, "[B, S, V]", 3)
+    _check_dtype("logits", logits, FLOATS)
     _check_shape("labels", labels, logits, axes=2)
-    _check_dtype("labels", labels, INTEGERS)
     _check_range("labels", labels, logits.shape[2], besides=IGNORE_INDEX)
     if loss_weights is not None:
         _check_shape("loss_weights", loss_weights, logits, axes=2)
@@ -147,21 +150,23 @@ def answer_log_probs(
         [N], dtype of target_weights.
 
     Raises:
-        TypeError: target_weights have another dtype, or target_ids are not integers.
+        TypeError: logits are not floating, target_weights have another dtype, or the other tables
+            are no integers.
         ValueError: shapes do not fit; or, in eager mode on the CPU, a number of the table is out of
             range.
     """
     _check_rank("logits", logits, "[B, S, V]", 3)
+    _check_dtype("logits", logits, FLOATS)
     _check_rank("target_rows", target_rows, "[M]", 1)
     _check_shape("target_positions", target_positions, target_rows)
     _check_shape("target_ids", target_ids, target_rows)
     _check_shape("target_answers", target_answers, target_rows)
     _check_shape("target_weights", target_weights, target_rows)
-    _check_dtype("target_ids", target_ids, INTEGERS)
     _check_dtype("target_weights", target_weights, WEIGHT_DTYPES)
     _check_range("target_rows", target_rows, logits.shape[0])
     _check_range("target_positions", target_positions, logits.shape[1])
     _check_range("target_ids", target_ids, logits.shape[2], besides=IGNORE_INDEX)
+    _check_count("num_answers", num_answers)
     _check_range("target_answers", target_answers, num_answers)
     places = paddle.stack([target_rows, target_positions], axis=1)
     losses = _token_losses(paddle.gather_nd(logits, places), target_ids)
@@ -182,11 +187,13 @@ def answer_scores(values: Tensor, answer_rows: Tensor, score_positions: Tensor) 
         [N], float32.
 
     Raises:
+        TypeError: values are not floating, or the tables no integers.
         ValueError: shapes do not fit; or, in eager mode on the CPU, a number is out of range.
     """
     if len(values.shape) == 3 and values.shape[-1] == 1:
         values = values.squeeze(-1)
     _check_rank("values", values, "[B, S] or [B, S, 1]", 2)
+    _check_dtype("values", values, FLOATS)
     _check_rank("answer_rows", answer_rows, "[N]", 1)
     _check_shape("score_positions", score_positions, answer_rows)
     _check_range("answer_rows", answer_rows, values.shape[0])
@@ -226,6 +233,7 @@ def dpo_loss(
         `PairLoss` with the mean over pairs.
 
     Raises:
+        TypeError: log-probabilities are not floating, pairs no integers, or a number is none.
         ValueError: shapes do not fit, there is no pair, or a number is out of range.
     """
     _check_positive("beta", beta)
@@ -233,6 +241,7 @@ def dpo_loss(
     if not 0 <= label_smoothing < 0.5:
         raise ValueError(f"label_smoothing must be in [0, 0.5); got {label_smoothing}")
     _check_rank("log_probs", log_probs, "[N]", 1)
+    _check_dtype("log_probs", log_probs, FLOATS)
     ratios = log_probs if log_probs.dtype == paddle.float64 else log_probs.astype("float32")
     if reference_log_probs is not None:
         _check_shape("reference_log_probs", reference_log_probs, log_probs)
@@ -270,6 +279,7 @@ def simpo_loss(
         `PairLoss` with the mean over pairs.
 
     Raises:
+        TypeError: log-probabilities are not floating, pairs no integers, or a number is none.
         ValueError: shapes do not fit, there is no pair, or a number is out of range.
     """
     _check_positive("beta", beta)
@@ -277,6 +287,7 @@ def simpo_loss(
     if not 0 <= gamma < math.inf:
         raise ValueError(f"gamma must be at least 0 and finite; got {gamma}")
     _check_rank("mean_log_probs", mean_log_probs, "[N]", 1)
+    _check_dtype("mean_log_probs", mean_log_probs, FLOATS)
     margins = beta * _differences(mean_log_probs.astype("float32"), pairs) - gamma
     return PairLoss(_mean(-functional.log_sigmoid(margins), pair_groups), margins)
 
@@ -299,10 +310,11 @@ def rm_pairwise_loss(scores: Tensor, pairs: Tensor, pair_groups: Tensor) -> Pair
         `PairLoss`.
 
     Raises:
-        TypeError: an argument is no tensor.
+        TypeError: an argument is no tensor, scores are not floating, or pairs no integers.
         ValueError: shapes do not fit, or there is no pair.
     """
     _check_rank("scores", scores, "[N]", 1)
+    _check_dtype("scores", scores, FLOATS)
     _check_tensor("pair_groups", pair_groups)
     margins = _differences(scores.astype("float32"), pairs)
     return PairLoss(_mean(-functional.log_sigmoid(margins), pair_groups), margins)
@@ -378,6 +390,7 @@ def _has_values(tensor: Tensor) -> bool:
 
 @paddle.jit.not_to_static
 def _check_range(name: str, tensor: Tensor, end: int, *, besides: int | None = None) -> None:
+    _check_dtype(name, tensor, INTEGERS)
     if not _has_values(tensor):
         return
     values = tensor.numpy()
@@ -393,9 +406,9 @@ def _check_range(name: str, tensor: Tensor, end: int, *, besides: int | None = N
 def _check_weights(weights: Tensor, labels: Tensor) -> None:
     if not (_has_values(weights) and _has_values(labels)):
         return
-    numbers = weights.astype("float32").numpy()
-    is_wrong = (labels.numpy() != IGNORE_INDEX) & ~((numbers >= 0) & np.isfinite(numbers))
-    for number in numbers[is_wrong][:1]:
+    given = weights.astype("float32").numpy()
+    is_wrong = (labels.numpy() != IGNORE_INDEX) & ~((given >= 0) & np.isfinite(given))
+    for number in given[is_wrong][:1]:
         raise ValueError(f"loss_weights must be at least 0 and finite; got {number}")
 
 
@@ -405,9 +418,19 @@ def _check_dtype(name: str, tensor: Tensor, allowed: tuple[str, ...]) -> None:
         raise TypeError(f"{name} must be {' or '.join(allowed)}; got {found}")
 
 
+@paddle.jit.not_to_static
+def _check_count(name: str, value: object) -> None:
+    if not isinstance(value, (bool, str, numbers.Real)):
+        return  # a length that a graph knows when it runs
+    if isinstance(value, (bool, str)) or not isinstance(value, numbers.Integral):
+        raise TypeError(f"{name} must be an int; got {type(value).__name__} {short(value)}")
+    if value < 0:
+        raise ValueError(f"{name} must be at least 0; got {value}")
+
+
 def _check_number(name: str, value: float) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, float, np.number)):
-        raise TypeError(f"{name} must be a number; got {type(value).__name__} {value!r}")
+        raise TypeError(f"{name} must be a number; got {type(value).__name__} {short(value)}")
 
 
 def _check_positive(name: str, value: float) -> None:

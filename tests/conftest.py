@@ -40,17 +40,18 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not config.getoption("--slow"):
-        slow = [item for item in items if "slow" in item.keywords]
+        slow = [item for item in items if item.get_closest_marker("slow")]
         config.hook.pytest_deselected(items=slow)
-        items[:] = [item for item in items if "slow" not in item.keywords]
+        items[:] = [item for item in items if not item.get_closest_marker("slow")]
     capability = None
     for item in items:
-        if "gpu" not in item.keywords and "sm90a" not in item.keywords:
+        for_hopper = item.get_closest_marker("sm90a")  # keywords would hold ids of cases too
+        if for_hopper is None and item.get_closest_marker("gpu") is None:
             continue
         capability = _gpu_capability() if capability is None else capability
         if capability == (0, 0):
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
-        elif "sm90a" in item.keywords and capability != (9, 0):
+        elif for_hopper is not None and capability != (9, 0):
             item.add_marker(pytest.mark.skip(reason="needs a GPU of compute capability 9.0"))
 
 

@@ -6,6 +6,7 @@ import paddle
 import pytest
 
 from paddle_flashmask import _ops, backends
+from paddle_flashmask._gpu_code import runs_on
 
 WORDS = """\
 cpu: float32 float16 bfloat16, head_dim a multiple of 8 up to 256
@@ -81,3 +82,33 @@ def test_a_restriction_of_the_gpu_kernels_is_heeded(monkeypatch, capability, onl
             backends.backend_of(weight, 64, "bfloat16")
     else:
         assert backends.backend_of(weight, 64, "bfloat16") == backend
+
+
+@pytest.mark.parametrize(
+    ("capability", "backend"), [((8, 6), "CUDA sm80"), ((9, 0), None), ((12, 0), "CUDA sm80")]
+)
+def test_a_gpu_that_nothing_was_compiled_for_is_not_served(monkeypatch, capability, backend):
+    words = WORDS.splitlines()[2].replace(" or newer", " or newer, compiled for sm_80+compute_100")
+    monkeypatch.setattr(_ops, "kernels", lambda: words)
+    monkeypatch.setattr(backends, "_capability", lambda place: capability)
+    weight = paddle.zeros([1])
+    if backend is None:
+        with pytest.raises(NotImplementedError, match=r"9\.0, .*compiled for sm_80\+compute_100"):
+            backends.backend_of(weight, 64, "bfloat16")
+    else:
+        assert backends.backend_of(weight, 64, "bfloat16") == backend
+
+
+@pytest.mark.parametrize(
+    ("code", "runs"),
+    [
+        ("sm_80", {80, 86, 89}),
+        ("sm_86", {86, 89}),
+        ("sm_90a", {90}),
+        ("compute_90", {90, 100, 120}),
+        ("nonsense", set()),
+    ],
+)
+def test_code_runs_where_nvidia_says(code, runs):
+    known = (75, 80, 86, 89, 90, 100, 120)
+    assert {capability for capability in known if runs_on(code, capability)} == runs

@@ -447,6 +447,7 @@ BAD_RAW = [
     ("rows heads", lambda: {NAME: rows(heads=3)}, "got [2, 3, 5, 1]"),
     ("rows length", lambda: {NAME: rows(length=4)}, "got [2, 1, 4, 1]"),
     ("rows width 3", lambda: {NAME: rows(width=3)}, "width 1 or 2 with causal"),
+    ("no rows", lambda: {NAME: rows(heads=0)}, "5, width]; got a tensor without elements"),
     ("rows width 1", lambda: {"causal": False}, "width 2 or 4 without causal"),
     ("rows and window", lambda: {"window_left": 3}, "window cannot be combined"),
 ]

@@ -220,6 +220,34 @@ def test_static_graph_refuses_shapes_while_it_is_built(shapes, text):
         _ = graph.concrete_program
 
 
+@pytest.mark.parametrize(
+    "shape", [[2, 0, 9, 1], [2, 1, 0, 1], [0, 1, 9, 1], [2, 1, 9, 0], [0, 0, 0, 0]], ids=str
+)
+def test_static_graph_does_not_take_indices_without_elements_for_none(shape):
+    def attend(query, key, value, rows):
+        return flashmask_attention(query, key, value, rows, causal=True)
+
+    spec = [*specs()[:3], InputSpec([None] * 4, "int32")]
+    graph = paddle.jit.to_static(attend, input_spec=spec, full_graph=True)
+    query = paddle.ones([2, 9, 4, HEAD_DIM])
+    key = paddle.ones([2, 9, 2, HEAD_DIM])
+    graph(query, key, key, paddle.full([2, 1, 9, 1], 9, "int32"))
+    text = r"startend_row_indices must be \[2, 1\|2\|4, 9, width\]; got a tensor without elements"
+    with pytest.raises(ValueError, match=text):
+        graph(query, key, key, paddle.zeros(shape, "int32"))
+
+
+@pytest.mark.parametrize(("batch", "length"), [(0, 9), (2, 0)])
+def test_static_graph_takes_indices_without_elements_where_there_are_no_columns(batch, length):
+    graph = paddle.jit.to_static(AttentionLayer(), input_spec=specs(), full_graph=True)
+    query = paddle.ones([batch, 5, 4, HEAD_DIM])
+    key = paddle.ones([batch, length, 2, HEAD_DIM])
+    out, lse = graph(query, key, key, paddle.zeros([batch, 1, length, 1], "int32"))
+    assert out.shape == [batch, 5, 4, HEAD_DIM]
+    assert not out.numpy().any()
+    assert (lse.numpy() == -np.inf).all()
+
+
 WRONG_SIZES = """
 import paddle
 from paddle.static import InputSpec

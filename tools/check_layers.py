@@ -66,6 +66,7 @@ PADDLE = frozenset({"numpy", "paddle"})
 PYTHON_RULES = {
     "": PythonRule(frozenset({"version"}), frozenset({"attention", "_ops"})),
     "version": PythonRule(),
+    "_gpu_code": PythonRule(),
     "indices": PythonRule(others=NUMPY),
     "recipes": PythonRule(frozenset({"recipes", "indices"}), others=NUMPY),
     "packing": PythonRule(frozenset({"packing", "recipes", "indices"}), others=NUMPY),
@@ -76,14 +77,14 @@ PYTHON_RULES = {
     ),
     # It must start where Paddle and numpy do not; what needs them runs in a process of its own.
     "doctor": PythonRule(
-        frozenset({"version"}),
+        frozenset({"version", "_gpu_code"}),
         frozenset({"_ops", "attention", "indices", "recipes"}),
         others_in_functions=PADDLE,
     ),
     "__main__": PythonRule(modules_in_functions=frozenset({"viewer", "doctor"})),
     "attention": PythonRule(frozenset({"indices", "_ops"}), others=PADDLE),
     "_ops": PythonRule(frozenset({"version"}), others=PADDLE),
-    "backends": PythonRule(frozenset({"_ops"}), others=PADDLE),
+    "backends": PythonRule(frozenset({"_ops", "_gpu_code"}), others=PADDLE),
     "reference": PythonRule(frozenset({"indices"}), others=PADDLE),
     "losses": PythonRule(frozenset({"packing"}), others=PADDLE),
     "nn": PythonRule(frozenset({"nn", "attention"}), others=PADDLE),

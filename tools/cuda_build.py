@@ -3,8 +3,9 @@
 Environment: CUDA_HOME names the toolkit; else nvcc on PATH says where it lives, else it is
 /usr/local/cuda. FLASHMASK_CUDA: 1 wants CUDA or a failure, 0 none, unset what Paddle and the
 machine allow. FLASHMASK_ARCHS lists architectures, as "80 90a" or "8.0 9.0a compute_90" (the last
-is PTX, compiled by the driver for newer GPUs); PADDLE_CUDA_ARCH_LIST counts where it is unset. CXX
-names the host compiler. No GPU is asked: the build machine need not have one.
+is PTX, compiled by the driver for newer GPUs); PADDLE_CUDA_ARCH_LIST counts where it is unset, and
+a 9.0 there, which is all of Hopper to Paddle, is our 90a. CXX names the host compiler. No GPU is
+asked: the build machine need not have one.
 
 As a script it prints nvcc and its options, for tools/build_capi.sh.
 """
@@ -115,13 +116,12 @@ def architectures() -> list[str]:
     """Return what to build for, as nvcc's names of code: sm_80, sm_90a, compute_90."""
     ours = os.environ.get("FLASHMASK_ARCHS", "").strip()
     paddles = os.environ.get("PADDLE_CUDA_ARCH_LIST", "").strip()
-    if ours and paddles:
-        raise CudaError(
-            f"both FLASHMASK_ARCHS ({ours}) and PADDLE_CUDA_ARCH_LIST ({paddles}) are set; "
-            "unset one"
-        )
+    is_paddles = not ours and paddles != ""
+    variable = "PADDLE_CUDA_ARCH_LIST" if is_paddles else "FLASHMASK_ARCHS"
     names = re.split(r"[\s,;]+", (ours or paddles or DEFAULT_ARCHS).strip(" ,;"))
-    codes = list(dict.fromkeys(_code_name(name) for name in names))
+    codes = list(dict.fromkeys(_code_name(name, variable) for name in names))
+    if is_paddles:
+        codes = list(dict.fromkeys(HOPPER if code == "sm_90" else code for code in codes))
     if {"sm_90", "sm_90a"} <= set(codes):
         raise CudaError(
             "90 and 90a must not both be named: a GPU of 9.0 could load code of the former, which "
@@ -130,13 +130,18 @@ def architectures() -> list[str]:
     return codes
 
 
-def _code_name(name: str) -> str:
+def _code_name(name: str, variable: str) -> str:
     match = ARCH.fullmatch(name.removeprefix("sm_"))
     if match is None:
-        raise CudaError(f"an architecture is written 80, 8.0, 90a or compute_90; got {name!r}")
+        raise CudaError(
+            f"an architecture of {variable} is written 80, 8.0, 90a or compute_90; got {name!r}"
+        )
     number = match["number"].replace(".", "")
     if int(number) < OLDEST_ARCH:
-        raise CudaError(f"the kernels need compute capability 8.0 or newer; got {name!r}")
+        raise CudaError(
+            f"the kernels need compute capability 8.0 or newer; {variable} names {name!r} (set "
+            'FLASHMASK_ARCHS="80 90a" or the like instead)'
+        )
     return f"{match['ptx'] or 'sm_'}{number}{match['features']}"
 
 
@@ -149,7 +154,8 @@ def architecture_flags(codes: list[str]) -> Iterator[str]:
 
 def compile_command(toolkit: Toolkit, codes: list[str]) -> list[str]:
     """Return nvcc with all options but the source and its target; to be run from the checkout."""
-    command = [toolkit.nvcc, *NVCC_FLAGS, *architecture_flags(codes)]
+    told = f"-DFLASHMASK_CODE={'+'.join(codes)}"  # what the library says of its kernels
+    command = [toolkit.nvcc, *NVCC_FLAGS, *architecture_flags(codes), told]
     if HOPPER in codes:
         command.append("-DFLASHMASK_SM90A")  # else kernels/sm90a is left out
     compiler = shlex.split(os.environ.get("CXX", ""))

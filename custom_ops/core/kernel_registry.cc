@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <charconv>
 #include <initializer_list>
 #include <set>
+#include <string_view>
 #include <tuple>
 
 namespace flashmask {
@@ -24,7 +26,29 @@ bool IsAllowed(const Kernel& kernel) {
   return only == nullptr || std::string(only) == kernel.name;
 }
 
-bool Serves(const Kernel& kernel, Target target, Pass pass, DataType dtype, int64_t head_dim) {
+// `code` is one of nvcc's names. In every call: nothing is allocated.
+bool RunsOn(std::string_view code, int32_t capability) {
+  const bool is_ptx = code.substr(0, 1) == "c";  // compute_
+  int32_t built_for = 0;
+  const char* const number = code.data() + code.find('_') + 1;
+  std::from_chars(number, code.data() + code.size(), built_for);
+  if (code.back() == 'a') return built_for == capability;
+  return built_for <= capability && (is_ptx || built_for / 10 == capability / 10);
+}
+
+bool HasCodeFor(const Kernel& kernel, int32_t capability) {
+  if (kernel.code == nullptr) return true;
+  const std::string_view codes = kernel.code;
+  for (size_t begin = 0; begin < codes.size();) {
+    const size_t end = std::min(codes.find('+', begin), codes.size());
+    if (RunsOn(codes.substr(begin, end - begin), capability)) return true;
+    begin = end + 1;
+  }
+  return false;
+}
+
+// Whether it takes such calls, wherever code for them was built.
+bool Takes(const Kernel& kernel, Target target, Pass pass, DataType dtype, int64_t head_dim) {
   const bool has_pass =
       pass == Pass::kForward ? kernel.forward != nullptr : kernel.backward != nullptr;
   return has_pass && IsAllowed(kernel) && kernel.device == target.device &&
@@ -55,6 +79,9 @@ std::string CapabilityText(int32_t capability) {
 std::string DescribeTarget(Target target) {
   return target.device == Device::kCpu ? "the CPU" : CapabilityText(target.compute_capability);
 }
+
+constexpr const char* kBuildAgain =
+    " (nothing compiled runs there: build again with FLASHMASK_ARCHS for this GPU)";
 
 // What GPU kernels move at once, and what their workspace starts at a multiple of.
 constexpr int64_t kMovedBytes = 16;
@@ -153,8 +180,13 @@ Status FindKernel(Target target,
                   const AttentionSizes& sizes,
                   const Kernel** found) {
   *found = nullptr;
+  bool lacks_code = false;
   for (const Kernel& kernel : Kernels()) {
-    if (!Serves(kernel, target, pass, dtype, sizes.head_dim)) continue;
+    if (!Takes(kernel, target, pass, dtype, sizes.head_dim)) continue;
+    if (!HasCodeFor(kernel, target.compute_capability)) {
+      lacks_code = true;
+      continue;
+    }
     if (*found == nullptr || IsBetter(kernel, **found, pass, sizes)) *found = &kernel;
   }
   if (*found != nullptr) return Status::Ok();
@@ -164,7 +196,7 @@ Status FindKernel(Target target,
   return Status::Unsupported("no kernel for " + DescribeTarget(target) + ", dtype " +
                              DataTypeName(dtype) + " and head_dim " +
                              std::to_string(sizes.head_dim) + restriction +
-                             "; there is: " + DescribeKernels());
+                             (lacks_code ? kBuildAgain : "") + "; there is: " + DescribeKernels());
 }
 
 Status Start(const Kernel& kernel, const ForwardParams& params) {
@@ -227,7 +259,8 @@ std::string DescribeKernels() {
     text += std::string(kernel.name);
     if (kernel.device == Device::kCuda) {
       const bool alone = kernel.max_compute_capability == kernel.min_compute_capability;
-      text += " (" + CapabilityText(kernel.min_compute_capability) + (alone ? ")" : " or newer)");
+      text += " (" + CapabilityText(kernel.min_compute_capability) + (alone ? "" : " or newer");
+      text += kernel.code == nullptr ? ")" : ", compiled for " + std::string(kernel.code) + ")";
     }
     text += ':';
     for (const DataType dtype : kernel.dtypes) text += std::string(" ") + DataTypeName(dtype);

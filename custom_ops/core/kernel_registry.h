@@ -38,6 +38,9 @@ struct Kernel {
   size_t (*backward_workspace)(const BackwardParams&);
   // Forward calls that it serves better than newer architectures' kernels do; null: none.
   bool (*goes_first)(const AttentionSizes&) = nullptr;
+  // What it was compiled for, by nvcc's names with + between: sm_80 runs on 8.x from 8.0 on, sm_90a
+  // on 9.0 alone, compute_90 on 9.0 and newer; null: all that it names above.
+  const char* code = nullptr;
 };
 
 struct KernelRegistration {

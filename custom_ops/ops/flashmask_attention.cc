@@ -10,6 +10,7 @@
 #include "paddle/extension.h"
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 namespace flashmask::ops {
@@ -37,7 +38,8 @@ std::vector<paddle::Tensor> Forward(const paddle::Tensor& query,
                                     float softmax_scale,
                                     bool causal,
                                     int64_t window_left,
-                                    int64_t window_right) {
+                                    int64_t window_right,
+                                    bool has_indices) {
   ForwardParams params;
   FillInputs(query,
              key,
@@ -47,6 +49,7 @@ std::vector<paddle::Tensor> Forward(const paddle::Tensor& query,
              causal,
              window_left,
              window_right,
+             has_indices,
              &params);
   const AttentionSizes& sizes = params.sizes;
   const Kernel& kernel = KernelFor(query, Pass::kForward, params.dtype, sizes);
@@ -70,9 +73,10 @@ std::vector<Shape> InferForwardShape(const Shape& query,
                                      float softmax_scale,
                                      bool causal,
                                      int64_t window_left,
-                                     int64_t window_right) {
+                                     int64_t window_right,
+                                     bool has_indices) {
   (void)key, (void)value, (void)startend_row_indices, (void)softmax_scale, (void)causal;
-  (void)window_left, (void)window_right;
+  (void)window_left, (void)window_right, (void)has_indices;
   // An exception here would end the process: a wrong rank is left to the run to refuse.
   if (query.size() != 4) return {query, {-1, -1, -1}};
   return {query, {query[0], query[2], query[1]}};
@@ -86,9 +90,10 @@ std::vector<paddle::DataType> InferForwardDtype(
     float softmax_scale,
     bool causal,
     int64_t window_left,
-    int64_t window_right) {
+    int64_t window_right,
+    bool has_indices) {
   (void)key, (void)value, (void)startend_row_indices, (void)softmax_scale, (void)causal;
-  (void)window_left, (void)window_right;
+  (void)window_left, (void)window_right, (void)has_indices;
   return {query, paddle::DataType::FLOAT32};
 }
 
@@ -103,7 +108,8 @@ std::vector<paddle::Tensor> Backward(const paddle::Tensor& query,
                                      float softmax_scale,
                                      bool causal,
                                      int64_t window_left,
-                                     int64_t window_right) {
+                                     int64_t window_right,
+                                     bool has_indices) {
   // What Paddle hands over in place of freed inputs stands in the wrong places.
   Require(!startend_row_indices || startend_row_indices->dtype() == paddle::DataType::INT32,
           "startend_row_indices of the forward are gone. ",
@@ -117,6 +123,7 @@ std::vector<paddle::Tensor> Backward(const paddle::Tensor& query,
              causal,
              window_left,
              window_right,
+             has_indices,
              &params);
   const Kernel& kernel = KernelFor(query, Pass::kBackward, params.dtype, params.sizes);
   const Shape lse_shape{params.sizes.batch, params.sizes.num_heads, params.sizes.seqlen_q};
@@ -167,9 +174,10 @@ std::vector<Shape> InferBackwardShape(const Shape& query,
                                       float softmax_scale,
                                       bool causal,
                                       int64_t window_left,
-                                      int64_t window_right) {
+                                      int64_t window_right,
+                                      bool has_indices) {
   (void)startend_row_indices, (void)out, (void)softmax_lse, (void)grad_out, (void)softmax_scale;
-  (void)grad_softmax_lse, (void)causal, (void)window_left, (void)window_right;
+  (void)grad_softmax_lse, (void)causal, (void)window_left, (void)window_right, (void)has_indices;
   return {query, key, value};
 }
 
@@ -188,14 +196,26 @@ std::vector<paddle::Tensor> DoubleBackward(const paddle::Tensor& query,
                                            float softmax_scale,
                                            bool causal,
                                            int64_t window_left,
-                                           int64_t window_right) {
+                                           int64_t window_right,
+                                           bool has_indices) {
   (void)query, (void)key, (void)value, (void)startend_row_indices, (void)out, (void)softmax_lse;
   (void)grad_out, (void)grad_softmax_lse, (void)grad_grad_query, (void)grad_grad_key;
   (void)grad_grad_value, (void)softmax_scale, (void)causal, (void)window_left, (void)window_right;
+  (void)has_indices;
   RequireOk(
       Status::Unsupported("a gradient of its gradient is not supported, first gradients only "
                           "(create_graph=False)"));
   return {};
+}
+
+// In the order of the functions' parameters. Paddle takes an optional tensor without elements for
+// none, so whether there are indices is told apart.
+std::vector<std::string> Attributes() {
+  return {"softmax_scale: float",
+          "causal: bool",
+          "window_left: int64_t",
+          "window_right: int64_t",
+          "has_indices: bool"};
 }
 
 }  // namespace
@@ -204,8 +224,7 @@ std::vector<paddle::Tensor> DoubleBackward(const paddle::Tensor& query,
 PD_BUILD_OP(paddle_flashmask_attention)
     .Inputs({"query", "key", "value", paddle::Optional("startend_row_indices")})
     .Outputs({"out", "softmax_lse"})
-    .Attrs(
-        {"softmax_scale: float", "causal: bool", "window_left: int64_t", "window_right: int64_t"})
+    .Attrs(flashmask::ops::Attributes())
     .SetKernelFn(PD_KERNEL(flashmask::ops::Forward))
     .SetInferShapeFn(PD_INFER_SHAPE(flashmask::ops::InferForwardShape))
     .SetInferDtypeFn(PD_INFER_DTYPE(flashmask::ops::InferForwardDtype));
@@ -220,8 +239,7 @@ PD_BUILD_GRAD_OP(paddle_flashmask_attention)
              paddle::Grad("out"),
              paddle::Grad("softmax_lse")})
     .Outputs({paddle::Grad("query"), paddle::Grad("key"), paddle::Grad("value")})
-    .Attrs(
-        {"softmax_scale: float", "causal: bool", "window_left: int64_t", "window_right: int64_t"})
+    .Attrs(flashmask::ops::Attributes())
     .SetKernelFn(PD_KERNEL(flashmask::ops::Backward))
     .SetInferShapeFn(PD_INFER_SHAPE(flashmask::ops::InferBackwardShape));
 
@@ -238,6 +256,5 @@ PD_BUILD_DOUBLE_GRAD_OP(paddle_flashmask_attention)
              paddle::Optional(paddle::Grad(paddle::Grad("key"))),
              paddle::Optional(paddle::Grad(paddle::Grad("value")))})
     .Outputs({paddle::Grad("query"), paddle::Grad("key"), paddle::Grad("value")})
-    .Attrs(
-        {"softmax_scale: float", "causal: bool", "window_left: int64_t", "window_right: int64_t"})
+    .Attrs(flashmask::ops::Attributes())
     .SetKernelFn(PD_KERNEL(flashmask::ops::DoubleBackward));

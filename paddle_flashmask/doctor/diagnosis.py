@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from paddle_flashmask._gpu_code import runs_on
 from paddle_flashmask.doctor.children import Outcome
 from paddle_flashmask.doctor.installation import Installation
 from paddle_flashmask.doctor.machine import Gpu, Machine, capability_text
@@ -20,7 +21,6 @@ BUILD_IN_PLACE = "pip install --no-build-isolation --no-deps -e ."
 MISSING_SYMBOL = "undefined symbol"  # the dynamic linker's words
 LINKER_FAILURE = "(error code is "  # Paddle's words before those of the dynamic linker
 LINKER_WORDS = re.compile(r".*\(error code is ([^)]*)\).*", re.DOTALL)  # without Paddle's advice
-ARCHITECTURE = re.compile(r"(sm|compute)_(\d+)(a?)")
 
 
 @dataclass(frozen=True)
@@ -184,6 +184,7 @@ def _gpus(found: Findings) -> Iterator[str]:
 def _architectures(gpus: list[Gpu], built: tuple[str, ...]) -> Iterator[str]:
     """Yield what is wrong with GPUs on which no code runs that was built."""
     missing: dict[str, str] = {}  # what is told of a GPU, and the code it wants
+    slow = []  # Hopper without its own kernels
     for gpu in gpus:
         told = f"{gpu.name} (compute capability {capability_text(gpu.capability)})"
         if gpu.capability < OLDEST_CAPABILITY:
@@ -192,31 +193,25 @@ def _architectures(gpus: list[Gpu], built: tuple[str, ...]) -> Iterator[str]:
         elif not any(runs_on(code, gpu.capability) for code in built):
             name = HOPPER if gpu.capability == HOPPER_CAPABILITY else str(gpu.capability)
             missing[told] = name
+        elif gpu.capability == HOPPER_CAPABILITY and f"sm_{HOPPER}" not in built:
+            slow.append(told)
     if missing:
-        wanted = dict.fromkeys([*(code.removeprefix("sm_") for code in built), *missing.values()])
         yield (
             f"nothing was built for {', '.join(missing)}, only "
-            f"{', '.join(built) or 'nothing'}: build again with "
-            f'FLASHMASK_ARCHS="{" ".join(wanted)}" {BUILD}'
+            f"{', '.join(built) or 'nothing'}: {_build_again(built, missing.values())}"
+        )
+    if slow:
+        yield (
+            f"{', '.join(slow)} has faster kernels, sm90a, which were not built, only "
+            f"{', '.join(built)}: {_build_again(built, [HOPPER])}"
         )
 
 
-def runs_on(code: str, capability: int) -> bool:
-    """Tell whether code runs on a GPU.
-
-    Args:
-        code: nvcc's name: sm_80 runs on 8.x from 8.0 on, sm_90a on 9.0 alone, compute_90 (PTX) on
-            9.0 and all that is newer.
-        capability: 90 for 9.0.
-    """
-    match = ARCHITECTURE.fullmatch(code)
-    if match is None:
-        return False
-    number = int(match[2])
-    if match[3]:
-        return number == capability
-    is_same_family = match[1] == "compute" or number // 10 == capability // 10
-    return is_same_family and number <= capability
+def _build_again(built: tuple[str, ...], missing: Iterable[str]) -> str:
+    names = dict.fromkeys([*(code.removeprefix("sm_") for code in built), *missing])
+    if HOPPER in names:
+        names.pop(str(HOPPER_CAPABILITY), None)  # the build takes one of the two
+    return f'build again with FLASHMASK_ARCHS="{" ".join(names)}" {BUILD}'
 
 
 def _self_test(device: str, outcome: Outcome | None) -> Iterator[str]:

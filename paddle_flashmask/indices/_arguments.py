@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from reprlib import repr as short
 from typing import TypeAlias
 
 import numpy as np
@@ -27,7 +28,7 @@ def check_count(name: str, value: object, *, at_least: int = 0, at_most: int = I
         ValueError: it is out of range.
     """
     if not is_int(value):
-        raise TypeError(f"{name} must be an int; got {type(value).__name__} {value!r}")
+        raise TypeError(f"{name} must be an int; got {type(value).__name__} {short(value)}")
     if not at_least <= value <= at_most:
         raise ValueError(f"{name} must be in [{at_least}, {at_most}]; got {value}")
     return int(value)
@@ -57,11 +58,13 @@ def check_integers(name: str, values: object) -> Int64Array:
     """
     if not isinstance(values, (list, tuple, np.ndarray)):
         kind = type(values).__name__
-        raise TypeError(f"{name} must be a list, tuple or integer array; got {kind} {values!r}")
+        raise TypeError(
+            f"{name} must be a list, tuple or integer array; got {kind} {short(values)}"
+        )
     try:
         array = np.asarray(values)
     except ValueError:
-        raise ValueError(f"{name} must have rows of one length; got {values!r}") from None
+        raise ValueError(f"{name} must have rows of one length; got {short(values)}") from None
     if array.size == 0 and not isinstance(values, np.ndarray):
         return array.astype(np.int64)
     if array.dtype.kind not in "iu":

@@ -6,6 +6,8 @@ j, so that nobody sees it and its row sees nothing; see `paddle_flashmask.recipe
 
 from __future__ import annotations
 
+from reprlib import repr as short
+
 import numpy as np
 
 from paddle_flashmask.indices._arguments import (
@@ -97,7 +99,7 @@ def from_segment_ids(
     if padding_id is not None:
         if isinstance(padding_id, bool) or not isinstance(padding_id, (int, np.integer)):
             kind = type(padding_id).__name__
-            raise TypeError(f"padding_id must be an int; got {kind} {padding_id!r}")
+            raise TypeError(f"padding_id must be an int; got {kind} {short(padding_id)}")
         is_padding = ids == padding_id
     is_start = np.ones(ids.shape, bool)
     is_start[:, 1:] = ids[:, 1:] != ids[:, :-1]
@@ -136,7 +138,7 @@ def check_causal(causal: object) -> None:
         TypeError: it is not.
     """
     if not isinstance(causal, (bool, np.bool_)):
-        raise TypeError(f"causal must be a bool; got {type(causal).__name__} {causal!r}")
+        raise TypeError(f"causal must be a bool; got {type(causal).__name__} {short(causal)}")
 
 
 def _refuse_returning_ids(ids: Int64Array, is_start: BoolArray) -> None:

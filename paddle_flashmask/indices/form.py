@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from reprlib import repr as short
 from typing import NamedTuple, TypeAlias, TypeGuard
 
 import numpy as np
@@ -55,7 +56,7 @@ def check_form(
     """
     name = "startend_row_indices"
     if not isinstance(causal, (bool, np.bool_)):
-        raise TypeError(f"causal must be a bool; got {type(causal).__name__} {causal!r}")
+        raise TypeError(f"causal must be a bool; got {type(causal).__name__} {short(causal)}")
     if dtype != "int32":
         raise TypeError(f"{name} must be int32; got {dtype}. Cast it, e.g. {name}.astype('int32')")
     if len(shape) != 4:
@@ -78,9 +79,12 @@ def check_form(
     if num_heads is not None and num_heads_k is not None:
         allowed = {1, num_heads, num_heads_k, -1}
         if shape[1] not in allowed and -1 not in (num_heads, num_heads_k):
+            told = {1: "1", num_heads_k: f"{num_heads_k} (key heads)"}
+            told[num_heads] = f"{num_heads} (query heads)"
+            *others, last = told.values()
+            choices = f"{', '.join(others)} or {last}" if others else last
             raise ValueError(
-                f"{name} must have 1, {num_heads_k} (key heads) or {num_heads} (query heads) "
-                f"mask heads; got {shape[1]} in shape {list(shape)}"
+                f"{name} must have {choices} mask heads; got {shape[1]} in shape {list(shape)}"
             )
     elif shape[1] == 0:
         raise ValueError(f"{name} must have at least 1 mask head; got shape {list(shape)}")
@@ -136,7 +140,7 @@ def check_seqlen_q(seqlen_q: int) -> int:
         ValueError: it is negative or does not fit int32.
     """
     if not is_int(seqlen_q):
-        raise TypeError(f"seqlen_q must be an int; got {type(seqlen_q).__name__} {seqlen_q!r}")
+        raise TypeError(f"seqlen_q must be an int; got {type(seqlen_q).__name__} {short(seqlen_q)}")
     if not 0 <= seqlen_q <= INT32_MAX:
         raise ValueError(f"seqlen_q must be in [0, {INT32_MAX}]; got {seqlen_q}")
     return int(seqlen_q)

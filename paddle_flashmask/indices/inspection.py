@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from itertools import chain
+from reprlib import repr as short
 
 import numpy as np
 from numpy.typing import NDArray
@@ -139,7 +140,7 @@ def check_values(
         >>> check_values(pair, causal=False, seqlen_q=2)
     """
     if isinstance(allow, str):
-        raise TypeError(f"allow must be a collection of kinds; got str {allow!r}")
+        raise TypeError(f"allow must be a collection of kinds; got str {short(allow)}")
     report = inspect(
         startend_row_indices,
         causal=causal,

@@ -26,6 +26,7 @@ Real rows keep what they see; padding sees nothing and is seen by none afterward
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from reprlib import repr as short
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -72,7 +73,8 @@ def from_batch(batch: Mapping[str, Any], lengths: Sequence[int], *, seq_len: int
         ends = (made[:, 0, :, 0] > np.arange(seq_len)).sum(axis=1).tolist()
         if ends != list(lengths):
             raise ValueError(
-                f"lengths must be where {OFFSET_FIELD} ends, {ends}; got {list(lengths)}"
+                f"lengths must be where {OFFSET_FIELD} ends, {short(ends)}; "
+                f"got {short(list(lengths))}"
             )
         return made
     made = from_indices(batch[found[0]], lengths)
@@ -192,7 +194,7 @@ def from_pack_offsets(offsets: ArrayLike, *, seq_len: int) -> Int32Array:
         if falls or ends[-1] > seq_len:
             raise ValueError(
                 f"{OFFSET_FIELD} must rise from 0 to at most seq_len={seq_len}; "
-                f"got {ends.tolist()} in row {row}"
+                f"got {short(ends.tolist())} in row {row}"
             )
         rows[row, : ends[-1]] = np.repeat(ends[1:], np.diff(ends))
     return _in_form(rows)
@@ -218,7 +220,7 @@ def _own_padding(numbers: Int64Array, length: int, row: int) -> Int64Array:
     if not any(matches.all() for matches in known):
         raise ValueError(
             "padding of startend_row_indices must hold 0, its column, its column + 1 or the row's "
-            f"length {length}; got {padding.tolist()} in row {row}"
+            f"length {length}; got {short(padding.tolist())} in row {row}"
         )
     last_row = seq_len if is_left else length
     is_blind = ~is_padding & (numbers <= columns)
@@ -235,7 +237,7 @@ def _ints(name: str, values: object) -> Int64Array:
     try:
         array = np.asarray(values)
     except ValueError:
-        raise ValueError(f"{name} must have rows of one length; got {values!r}") from None
+        raise ValueError(f"{name} must have rows of one length; got {short(values)}") from None
     if array.size and array.dtype.kind not in "iu":
         raise TypeError(f"{name} must be ints; got {array.dtype}")
     return array.astype(np.int64)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from reprlib import repr as short
 from typing import NamedTuple
 
 import numpy as np
@@ -91,7 +92,7 @@ def check_size(name: str, value: int, *, least: int = 1, most: int = INT32_MAX) 
         ValueError: it is less than `least` or more than `most`.
     """
     if not is_int(value):
-        raise TypeError(f"{name} must be an int; got {type(value).__name__} {value!r}")
+        raise TypeError(f"{name} must be an int; got {type(value).__name__} {short(value)}")
     if value < least:
         raise ValueError(f"{name} must be at least {least}; got {value}")
     if value > most:
@@ -107,7 +108,7 @@ def check_choice(name: str, value: object, choices: Iterable[str]) -> None:
     """
     known = tuple(choices)
     if value not in known:
-        raise ValueError(f"{name} must be one of {', '.join(known)}; got {value!r}")
+        raise ValueError(f"{name} must be one of {', '.join(known)}; got {short(value)}")
 
 
 def plan_rows(

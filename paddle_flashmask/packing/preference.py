@@ -28,7 +28,14 @@ from paddle_flashmask.packing.groups import (
     shortened,
 )
 from paddle_flashmask.packing.layout import INT64, Placement, check_choice, check_size, plan_rows
-from paddle_flashmask.packing.rows import WEIGHTS, Batch, PackedRows, check_numbers, row_starts
+from paddle_flashmask.packing.rows import (
+    WEIGHTS,
+    Batch,
+    PackedRows,
+    check_numbers,
+    collected,
+    row_starts,
+)
 from paddle_flashmask.packing.samples import (
     IGNORE_INDEX,
     Int64Array,
@@ -81,8 +88,10 @@ class PackedPreference(PackedRows[Group]):
             and spans of a pair are `answer_rows[pairs[:, 0]]` and `answer_spans[pairs]`.
 
         Raises:
+            TypeError: they are no sequence of ints.
             ValueError: a row number is out of range.
         """
+        rows = collected("rows", rows)
         shape = (len(rows), self.seq_len)
         batch: Batch = {
             "input_ids": np.full(shape, self.pad_token_id, np.int64),
@@ -368,7 +377,7 @@ def _pack(
     pad_token_id = check_size("pad_token_id", pad_token_id, least=0, most=INT64.max)
     check_choice("weights", weights, WEIGHTS)
     check_choice("answer_layout", answer_layout, LAYOUTS)
-    given = tuple(samples)
+    given = collected("samples", samples)
     names = check_numbers(numbers, len(given))
     groups = [
         checked_group(number, sample, least_answers=least_answers, pairs=pairs)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from reprlib import repr as short
 from typing import Any, Generic, TypeAlias, TypeVar
 
 import numpy as np
@@ -20,7 +21,7 @@ from paddle_flashmask.packing.layout import (
     check_size,
 )
 
-__all__ = ["WEIGHTS", "Batch", "PackedRows", "check_numbers", "row_starts"]
+__all__ = ["WEIGHTS", "Batch", "PackedRows", "check_numbers", "collected", "row_starts"]
 
 WEIGHTS = ("token", "sample")
 
@@ -115,7 +116,7 @@ class PackedRows(ABC, Generic[Item]):
         batch_size = check_size("batch_size", batch_size)
         if seed is not None and row_order is not None:
             raise ValueError("row_order and seed must not be given together; got both")
-        order = list(range(len(self)) if row_order is None else row_order)
+        order = list(range(len(self)) if row_order is None else collected("row_order", row_order))
         for row in () if row_order is None else order:
             self.row_placements(row)  # which raises
         if seed is not None:
@@ -168,7 +169,7 @@ class PackedRows(ABC, Generic[Item]):
         """
         if not hasattr(values, "shape"):
             raise TypeError(f"values must be an array; got {type(values).__name__}")
-        numbers = range(len(self)) if rows is None else rows
+        numbers = range(len(self)) if rows is None else collected("rows", rows)
         if values.shape[:2] != (len(numbers), self.seq_len):
             raise ValueError(
                 f"values must start with axes [{len(numbers)}, {self.seq_len}] (rows, seq_len); "
@@ -180,8 +181,10 @@ class PackedRows(ABC, Generic[Item]):
         """Return the statistics of some rows; nothing in them was dropped.
 
         Raises:
+            TypeError: they are no sequence of ints.
             ValueError: a row number is out of range.
         """
+        rows = collected("rows", rows)
         places = [place for row in rows for place in self.row_placements(row)]
         counts = [self.count_sample(place) for place in places]
         tokens, positions = sum(place.length for place in places), len(rows) * self.seq_len
@@ -204,6 +207,19 @@ def row_starts(layout: Layout) -> tuple[int, ...]:
     return tuple(np.searchsorted(rows_of, np.arange(layout.rows + 1)).tolist())
 
 
+def collected(name: str, values: Iterable[Item]) -> tuple[Item, ...]:
+    """Return what an argument iterates over; sequences of the old protocol do too.
+
+    Raises:
+        TypeError: it does not.
+    """
+    try:
+        iterator = iter(values)
+    except TypeError:
+        raise TypeError(f"{name} must be a sequence; got {type(values).__name__}") from None
+    return tuple(iterator)
+
+
 def check_row(name: str, row: object) -> None:
     """Raise if the number of a row is not an int.
 
@@ -211,7 +227,7 @@ def check_row(name: str, row: object) -> None:
         TypeError: it is something else.
     """
     if not is_int(row):
-        raise TypeError(f"{name} must be ints of rows; got {type(row).__name__} {row!r}")
+        raise TypeError(f"{name} must be ints of rows; got {type(row).__name__} {short(row)}")
 
 
 def check_numbers(numbers: Sequence[int] | None, count: int) -> tuple[int, ...]:
@@ -223,9 +239,10 @@ def check_numbers(numbers: Sequence[int] | None, count: int) -> tuple[int, ...]:
     """
     if numbers is None:
         return tuple(range(count))
-    if len(numbers) != count:
-        raise ValueError(f"numbers must name all {count} samples; got {len(numbers)} numbers")
+    given = collected("numbers", numbers)
+    if len(given) != count:
+        raise ValueError(f"numbers must name all {count} samples; got {len(given)} numbers")
     return tuple(
         check_size(f"numbers[{place}]", number, least=INT64.min, most=INT64.max)
-        for place, number in enumerate(numbers)
+        for place, number in enumerate(given)
     )

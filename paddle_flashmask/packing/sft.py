@@ -19,7 +19,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from paddle_flashmask.packing.layout import INT64, Placement, check_choice, check_size, plan_rows
-from paddle_flashmask.packing.rows import WEIGHTS, Batch, PackedRows, check_numbers, row_starts
+from paddle_flashmask.packing.rows import (
+    WEIGHTS,
+    Batch,
+    PackedRows,
+    check_numbers,
+    collected,
+    row_starts,
+)
 from paddle_flashmask.packing.samples import (
     IGNORE_INDEX,
     Int64Array,
@@ -49,8 +56,10 @@ class PackedSft(PackedRows[tuple[Int64Array, Int64Array]]):
             `attn_mask_startend_row_indices` [B, 1, S, 1], int32, for causal=True.
 
         Raises:
+            TypeError: they are no sequence of ints.
             ValueError: a row number is out of range.
         """
+        rows = collected("rows", rows)
         shape = (len(rows), self.seq_len)
         input_ids = np.full(shape, self.pad_token_id, np.int64)
         labels = np.full(shape, IGNORE_INDEX, np.int64)
@@ -130,7 +139,7 @@ def pack_sft(
     seq_len = check_size("seq_len", seq_len)
     pad_token_id = check_size("pad_token_id", pad_token_id, least=0, most=INT64.max)
     check_choice("weights", weights, WEIGHTS)
-    given = tuple(samples)
+    given = collected("samples", samples)
     names = check_numbers(numbers, len(given))
     checked = tuple(map(checked_sample, names, given))
     layout = plan_rows(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from reprlib import repr as short
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -43,7 +44,7 @@ def check_count(name: str, value: object, *, at_least: int = 0) -> int:
         ValueError: it is out of range.
     """
     if not is_int(value):
-        raise TypeError(f"{name} must be an int; got {type(value).__name__} {value!r}")
+        raise TypeError(f"{name} must be an int; got {type(value).__name__} {short(value)}")
     if not at_least <= value <= INT32_MAX:
         raise ValueError(f"{name} must be in [{at_least}, {INT32_MAX}]; got {value}")
     return int(value)
@@ -72,7 +73,9 @@ def check_counts(name: str, values: object, *, at_least: int = 0) -> Int64Array:
         return np.array(checked, np.int64)
     if not isinstance(values, np.ndarray):
         kind = type(values).__name__
-        raise TypeError(f"{name} must be a list, tuple or integer array; got {kind} {values!r}")
+        raise TypeError(
+            f"{name} must be a list, tuple or integer array; got {kind} {short(values)}"
+        )
     if values.dtype.kind not in "iu":
         raise TypeError(f"{name} must hold ints; got an array of {values.dtype}")
     if values.ndim != 1:
@@ -95,13 +98,13 @@ def check_groups(groups: object) -> Pieces:
     """
     if not isinstance(groups, (list, tuple)):
         kind = type(groups).__name__
-        raise TypeError(f"groups must be a list or tuple; got {kind} {groups!r}")
+        raise TypeError(f"groups must be a list or tuple; got {kind} {short(groups)}")
     pieces: list[Int64Array] = [np.zeros(0, np.int64)]
     for number, group in enumerate(groups):
         name = f"groups[{number}]"
         if not isinstance(group, (list, tuple)) or len(group) != PAIR:
             raise TypeError(
-                f"{name} must be a pair (question_length, answer_lengths); got {group!r}"
+                f"{name} must be a pair (question_length, answer_lengths); got {short(group)}"
             )
         question = check_count(f"question_length of {name}", group[0], at_least=1)
         answers = check_counts(f"answer_lengths of {name}", group[1], at_least=1)

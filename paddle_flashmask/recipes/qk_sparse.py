@@ -16,6 +16,7 @@ A dropped token does not even see itself; the rows of a span at the very start s
 from __future__ import annotations
 
 from collections.abc import Sequence
+from reprlib import repr as short
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -88,12 +89,12 @@ def _check_spans(spans: object, seq_len: int) -> tuple[Int64Array, Int64Array]:
     """Return starts and ends of the spans that are not empty, in the order of the row."""
     if not isinstance(spans, (list, tuple, np.ndarray)):
         kind = type(spans).__name__
-        raise TypeError(f"spans must be a list, tuple or integer array; got {kind} {spans!r}")
+        raise TypeError(f"spans must be a list, tuple or integer array; got {kind} {short(spans)}")
     checked = np.zeros((len(spans), PAIR), np.int64)
     for number, span in enumerate(spans):
         pair = check_counts(f"spans[{number}]", span)
         if pair.size != PAIR:
-            raise ValueError(f"spans[{number}] must be a pair (start, end); got {span!r}")
+            raise ValueError(f"spans[{number}] must be a pair (start, end); got {short(span)}")
         start, end = pair.tolist()
         if not start <= end <= seq_len:
             raise ValueError(

@@ -12,6 +12,7 @@ Key 0 is evicted before row 3, key 1 before row 2, key 3 before row 4; 2 and 4 s
 from __future__ import annotations
 
 from collections.abc import Sequence
+from reprlib import repr as short
 from typing import Any, TypeAlias, TypeGuard
 
 import numpy as np
@@ -152,7 +153,7 @@ def _check_seed(seed: object) -> np.random.Generator:
         return seed
     if not is_int(seed):
         raise TypeError(
-            f"seed must be an int or a numpy Generator; got {type(seed).__name__} {seed!r}"
+            f"seed must be an int or a numpy Generator; got {type(seed).__name__} {short(seed)}"
         )
     if seed < 0:
         raise ValueError(f"seed must be at least 0; got {seed}")

@@ -16,6 +16,7 @@ The op's `window_size` is the width to the left and leaves the token out, so `wi
 
 from __future__ import annotations
 
+from reprlib import repr as short
 from typing import Any
 
 import numpy as np
@@ -76,7 +77,7 @@ def sliding_window(
     if window is not None or left is None or right is None:
         raise TypeError(
             "sliding_window must get either window, or left and right; "
-            f"got window={window!r}, left={left!r}, right={right!r}"
+            f"got window={short(window)}, left={short(left)}, right={short(right)}"
         )
     seen_before, seen_after = check_count("left", left), check_count("right", right)
     lower_start = np.minimum(column + seen_before + 1, length)

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from paddle_flashmask._gpu_code import runs_on
+
 ROOT = Path(__file__).resolve().parents[2]
 # A library whose newer architecture has fewer head dims, in an order that must not matter.
 PROGRAM = r"""
@@ -25,10 +27,12 @@ Status Forward(const ForwardParams&) { return Status::Ok(); }
 Status Backward(const BackwardParams&) { return Status::Ok(); }
 bool HasFewRows(const AttentionSizes& sizes) { return sizes.seqlen_q <= 64; }
 
+const char* const kCode = std::getenv("CODE");
+
 Kernel Sm80(int64_t head_dim) {
   return {"sm80", Device::kCuda, 80, kNewestCapability,
           {DataType::kFloat16, DataType::kBFloat16}, 8, head_dim, Forward, Backward,
-          nullptr, nullptr, HasFewRows};
+          nullptr, nullptr, HasFewRows, kCode};
 }
 
 Kernel Sm90a(int64_t head_dim, bool is_forward) {
@@ -60,6 +64,7 @@ int main(int argc, char** argv) {
     const Status status = FindKernel(target, pass, DataType::kBFloat16, sizes, &found);
     std::cout << (status.ok() ? found->name + std::string(" ") +
                                     std::to_string(found->max_head_dim) : "none") << '\n';
+    if (!status.ok()) std::cerr << status.message() << '\n';
   }
   return 0;
 }
@@ -107,6 +112,20 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "program"
 
 
+def ask(program: Path, kernels: str, questions, code: str | None = None):
+    """Return what is found for each question, and what is said where nothing is."""
+    words = [str(word) for question in questions for word in question]
+    environment = {name: text for name, text in os.environ.items() if name != "CODE"}
+    done = subprocess.run(
+        [str(program), kernels, *words],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=environment | ({} if code is None else {"CODE": code}),
+    )
+    return dict(zip(questions, done.stdout.splitlines(), strict=True)), done.stderr
+
+
 @pytest.mark.parametrize(
     ("kernels", "questions"),
     [("auto", QUESTIONS), ("sm90a", ONLY_SM90A), ("sm80", ONLY_SM80)],
@@ -115,8 +134,28 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_newest_kernel_with_the_least_head_dim_is_found_but_for_few_rows(
     program, kernels, questions
 ):
-    words = [str(word) for question in questions for word in question]
-    done = subprocess.run(
-        [str(program), kernels, *words], capture_output=True, text=True, check=True
-    )
-    assert dict(zip(questions, done.stdout.splitlines(), strict=True)) == questions
+    assert ask(program, kernels, questions)[0] == questions
+    everything = "sm_80+sm_90a+compute_90"
+    assert ask(program, kernels, questions, everything)[0] == questions
+
+
+CODES = ("sm_80", "sm_86", "sm_90", "sm_90a", "sm_100", "compute_80", "compute_90", "compute_120")
+CAPABILITIES = (80, 86, 89, 90, 100, 103, 120)
+
+
+@pytest.mark.parametrize("code", [*CODES, "sm_80+sm_90a", "sm_86+sm_120", "sm_90+compute_90"])
+def test_kernels_are_found_where_their_code_runs(program, code):
+    questions = [(capability, "forward", FEW, 128) for capability in CAPABILITIES]
+    found, said = ask(program, "sm80", questions, code)
+    runs = {one: any(runs_on(each, one) for each in code.split("+")) for one in CAPABILITIES}
+    assert len(set(runs.values())) == 2 or code == "compute_80"
+    assert found == {q: "sm80 128" if runs[q[0]] else "none" for q in questions}
+    for line, capability in zip(
+        [line for line in said.splitlines() if line.startswith("no kernel")],
+        [one for one in CAPABILITIES if not runs[one]],
+        strict=True,
+    ):
+        number = f"{capability // 10}.{capability % 10}"
+        assert f"compute capability {number}, dtype" in line
+        assert "(nothing compiled runs there: build again with FLASHMASK_ARCHS for" in line
+        assert f"sm80 (compute capability 8.0 or newer, compiled for {code}): " in said

@@ -106,6 +106,7 @@ PYTHON_BREACHES = [
     ("doctor/facts.py", "from paddle_flashmask import _ops", "doctor must not import paddle_fl"),
     ("__main__.py", "from paddle_flashmask import doctor", "__main__ must not import paddle_f"),
     ("version.py", "import numpy", "version must not import numpy"),
+    ("_gpu_code.py", "import paddle", "_gpu_code must not import paddle"),
     (
         "_ops.py",
         "from paddle_flashmask.attention import f",

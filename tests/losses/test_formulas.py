@@ -192,8 +192,9 @@ def log_probs_of(**changed):
     """Call answer_log_probs with one target, whose numbers are 0 but those that are given."""
     names = ("target_rows", "target_positions", "target_ids", "target_answers")
     table = {name: tensor([changed.get(name, 0)]) for name in names}
+    weights, num_answers = tensor([1.0], "float32"), changed.get("num_answers", 1)
     return losses.answer_log_probs(
-        ZEROS([2, 3, 4]), **table, target_weights=tensor([1.0], "float32"), num_answers=1
+        ZEROS([2, 3, 4]), **table, target_weights=weights, num_answers=num_answers
     )
 
 
@@ -268,6 +269,7 @@ ERRORS = [
             ({"target_positions": 3}, "target_positions must be in [0, 3)"),
             ({"target_ids": -1}, "target_ids must be in [0, 4) or -100"),
             ({"target_answers": -1}, "target_answers must be in [0, 1)"),
+            ({"num_answers": -1}, "num_answers must be at least 0"),
         ]
     ),
     (
@@ -284,6 +286,30 @@ ERRORS = [
     ),
 ]
 TYPE_ERRORS = [
+    (
+        lambda: losses.sft_loss(ZEROS([1, 3, 4], "int64"), ZEROS([1, 3], "int64")),
+        "logits must be float32 or bfloat16 or float16 or float64; got int64",
+    ),
+    (
+        lambda: losses.answer_scores(ZEROS([1, 3], "int32"), tensor([0]), tensor([0])),
+        "values must be float32 or bfloat16 or float16 or float64; got int32",
+    ),
+    (
+        lambda: losses.dpo_loss(ZEROS([2]), ZEROS([1, 2])),
+        "pairs must be int64 or int32; got float32",
+    ),
+    (
+        lambda: losses.rm_pairwise_loss(ZEROS([2], "int64"), ZEROS([1, 2], "int64"), tensor([0])),
+        "scores must be float32 or bfloat16 or float16 or float64; got int64",
+    ),
+    (
+        lambda: log_probs_of(num_answers=1.5),
+        "num_answers must be an int; got float 1.5",
+    ),
+    (
+        lambda: log_probs_of(num_answers=True),
+        "num_answers must be an int; got bool True",
+    ),
     (
         lambda: losses.sft_loss(ZEROS([1, 3, 4]), ZEROS([1, 3])),
         "labels must be int64 or int32; got float32",

@@ -5,6 +5,7 @@ from paddle_flashmask.packing import pack_dpo, pack_rm, pack_sft
 GOOD = ([1], [[2], [3]])
 FORM = "samples must be (prompt_ids, answers) or (prompt_ids, answers, ranks); sample "
 SAMPLES = [
+    (None, TypeError, "samples must be a sequence; got NoneType"),
     ([7], TypeError, FORM + "0 is int"),
     ([GOOD, "abc"], TypeError, FORM + "1 is str"),
     ([([1],)], TypeError, FORM + "0 is tuple"),

@@ -13,6 +13,8 @@ from paddle_flashmask.packing import PackedStream, SftSample, document_lengths, 
 
 IGNORED = -100
 ERRORS = [
+    (5, {}, TypeError, "samples must be a sequence; got int"),
+    ([], {"numbers": 5}, TypeError, "numbers must be a sequence; got int"),
     ([1], {}, TypeError, "samples must be (input_ids, labels) pairs; sample 0 is int"),
     (["ab"], {}, TypeError, "samples must be (input_ids, labels) pairs; sample 0 is str"),
     (
@@ -341,6 +343,13 @@ def test_a_stream_over_a_generator_is_iterated_once():
     [
         (lambda packed: packed[0:1], TypeError, "row must be ints of rows; got slice slice(0, 1"),
         (lambda packed: packed.build([0.0]), TypeError, "rows must be ints of rows; got float 0.0"),
+        (lambda packed: packed.build(0), TypeError, "rows must be a sequence; got int"),
+        (lambda packed: packed.count(0), TypeError, "rows must be a sequence; got int"),
+        (
+            lambda packed: packed.batches(1, row_order=0),
+            TypeError,
+            "row_order must be a sequence; got int",
+        ),
         (lambda packed: packed.batches(1, seed=-1), ValueError, "seed must be at least 0; got -1"),
         (lambda packed: packed.unpack([[1]]), TypeError, "values must be an array; got list"),
     ],

@@ -122,7 +122,9 @@ def test_unknown_wish_raises(wanted, monkeypatch):
         ("FLASHMASK_ARCHS", "80 90a", ["sm_80", "sm_90a"]),
         ("FLASHMASK_ARCHS", "8.6, 9.0a;sm_90a", ["sm_86", "sm_90a"]),
         ("FLASHMASK_ARCHS", "100 compute_90", ["sm_100", "compute_90"]),
-        ("PADDLE_CUDA_ARCH_LIST", "8.0;9.0", ["sm_80", "sm_90"]),
+        ("FLASHMASK_ARCHS", "80 90", ["sm_80", "sm_90"]),
+        ("PADDLE_CUDA_ARCH_LIST", "8.0;8.6;9.0", ["sm_80", "sm_86", "sm_90a"]),
+        ("PADDLE_CUDA_ARCH_LIST", "9.0 9.0a", ["sm_90a"]),
     ],
 )
 def test_architectures_are_read(variable, text, codes, monkeypatch):
@@ -130,10 +132,11 @@ def test_architectures_are_read(variable, text, codes, monkeypatch):
     assert cuda_build.architectures() == codes
 
 
+@pytest.mark.parametrize("variable", ["FLASHMASK_ARCHS", "PADDLE_CUDA_ARCH_LIST"])
 @pytest.mark.parametrize("text", ["75", "7.5", "compute_70", "hopper", "9", "90b"])
-def test_wrong_architecture_raises(text, monkeypatch):
-    monkeypatch.setenv("FLASHMASK_ARCHS", f"80 {text}")
-    with pytest.raises(cuda_build.CudaError, match=f"got '{text}'"):
+def test_wrong_architecture_raises(text, variable, monkeypatch):
+    monkeypatch.setenv(variable, f"80 {text}")
+    with pytest.raises(cuda_build.CudaError, match=f"{variable}.* '{text}'"):
         cuda_build.architectures()
 
 
@@ -144,11 +147,10 @@ def test_code_that_lacks_what_hopper_kernels_need_is_not_built_beside_them(text,
         cuda_build.architectures()
 
 
-def test_two_lists_of_architectures_raise(monkeypatch):
-    monkeypatch.setenv("FLASHMASK_ARCHS", "80")
-    monkeypatch.setenv("PADDLE_CUDA_ARCH_LIST", "8.0")
-    with pytest.raises(cuda_build.CudaError, match=r"both FLASHMASK_ARCHS .* are set"):
-        cuda_build.architectures()
+def test_our_list_of_architectures_comes_before_that_of_paddle(monkeypatch):
+    monkeypatch.setenv("FLASHMASK_ARCHS", "80 90")
+    monkeypatch.setenv("PADDLE_CUDA_ARCH_LIST", "7.0;8.0")
+    assert cuda_build.architectures() == ["sm_80", "sm_90"]
 
 
 def test_command_has_code_for_each_architecture_and_the_host_compiler(monkeypatch, tmp_path):
@@ -159,4 +161,5 @@ def test_command_has_code_for_each_architecture_and_the_host_compiler(monkeypatc
     assert command[0] == toolkit.nvcc
     assert "arch=compute_90a,code=sm_90a" in command
     assert "arch=compute_90,code=compute_90" in command
+    assert "-DFLASHMASK_CODE=sm_90a+compute_90" in command
     assert command[-2:] == ["-ccbin", "g++-12"]

@@ -38,6 +38,7 @@ def call_checked(model: Foreign, *inputs: Foreign, **options: Foreign) -> Foreig
         NotImplementedError: attention weights are asked for, or a parallel setting that is not
             supported.
         RuntimeError: a mask was passed and a layer did not get it, or no layer asked for ours.
+        TypeError: a mask is no Tensor.
     """
     if calls.running() or not chooses_ours(model):
         return nn.Layer.__call__(model, *inputs, **options)
@@ -53,7 +54,7 @@ def call_checked(model: Foreign, *inputs: Foreign, **options: Foreign) -> Foreig
         raise ValueError(f"{FIELD} and {OLD_FIELD} must not both be given, as one would be dropped")
     name = OLD_FIELD if given.get(FIELD) is None else FIELD
     field, mask = given.get(name), given.get(MASK)
-    if mask is not None and mask.ndim == 2:
+    if mask is not None:
         _check_zeros_and_ones(mask)
     if field is not None and mask is not None:
         field = joined_masks(field, mask)
@@ -228,18 +229,23 @@ def _refuse_branches_behind_window(
 
 
 def _check_zeros_and_ones(mask: paddle.Tensor) -> None:
-    """Raise if a padding mask numbers samples (1, 2, 3), or is one to be added to scores.
+    """Raise if a mask numbers samples (1, 2, 3), or is one to be added to scores.
+
+    The models take any number but 0 for seen, in dense masks too.
 
     Raises:
+        TypeError: it is no Tensor.
         ValueError: it holds another number than 0 and 1.
     """
+    if not isinstance(mask, paddle.Tensor):
+        raise TypeError(f"{MASK} must be a paddle.Tensor; got {type(mask).__name__}")
     if mask.dtype == paddle.bool:
         return
     is_wrong = (mask != 0).logical_and(mask != 1)
     if bool(is_wrong.any()):
         raise ValueError(
-            f"{MASK} of two axes must hold 1 (seen) or 0; got {mask[is_wrong][0].item()}: samples "
-            f"that share a row are parted by {FIELD}"
+            f"{MASK} must be bool or hold 1 (seen) or 0; got {mask[is_wrong][0].item()}: samples "
+            f"that share a row are parted by {FIELD}, and masks to be added to scores are not taken"
         )
 
 

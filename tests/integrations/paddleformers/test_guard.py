@@ -303,8 +303,25 @@ def test_a_padding_mask_holds_ones_and_zeros_or_is_refused(kind, name, batch):
     ids = batch["input_ids"]
     numbered = paddle.to_tensor(np.repeat([[1, 2]], SEQ_LEN // 2, axis=1)).expand(ids.shape)
     mask = numbered if kind == "numbered" else paddle.where(numbered == 1, 0.0, -1e9)
-    with pytest.raises(ValueError, match=r"must hold 1 \(seen\) or 0; got (2|-1e\+09|-1000000000)"):
+    with pytest.raises(ValueError, match=r"hold 1 \(seen\) or 0; got (2|-1e\+09|-1000000000)"):
         make_model(NAME, name)(input_ids=ids, attention_mask=mask)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_dense_mask_to_be_added_to_scores_is_refused(dtype, name, batch):
+    """The models take it for ones where it hides, so that rows would see what lies behind them."""
+    ids = batch["input_ids"]
+    seen = paddle.ones([ids.shape[0], 1, SEQ_LEN, SEQ_LEN]).tril()
+    mask = paddle.where(seen == 1, 0.0, -1e9).astype(dtype)
+    with pytest.raises(ValueError, match=r"attention_mask must be bool or hold 1 \(seen\) or 0"):
+        make_model(NAME, name)(input_ids=ids, attention_mask=mask)
+
+
+def test_a_mask_of_numpy_is_refused(batch):
+    ids = batch["input_ids"]
+    with pytest.raises(TypeError, match=r"attention_mask must be a paddle\.Tensor; got ndarray"):
+        make_model(NAME)(input_ids=ids, attention_mask=np.ones(ids.shape, np.int64))
 
 
 @pytest.mark.parametrize("name", ["Llama", "Ernie4_5", "Phi3"])

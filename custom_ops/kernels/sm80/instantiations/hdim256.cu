@@ -1,4 +1,5 @@
 #include "core/kernel_registry.h"
+#include "kernels/common/built_code.h"
 #include "kernels/sm80/backward_launch.cuh"
 #include "kernels/sm80/few_rows.h"
 #include "kernels/sm80/forward_launch.cuh"
@@ -19,7 +20,8 @@ const KernelRegistration kRegistration({"sm80",
                                         Backward<kHeadDim>,
                                         ForwardWorkspace<kHeadDim>,
                                         BackwardWorkspace<kHeadDim>,
-                                        HasFewRowsOfManyKeys});
+                                        HasFewRowsOfManyKeys,
+                                        kBuiltCode});
 
 }  // namespace
 }  // namespace flashmask::sm80
