@@ -39,7 +39,7 @@ FLASHMASK_EXPORT void flashmask_limit_shared_memory(int32_t bytes);
 
 // Lets GPU kernels work on fewer heads together, and begin long key blocks where others are at
 // work, as if so many bytes of the L2 were theirs at most (0: one key head at a time); INT64_MAX:
-// as usual.
+// as usual. Ordered sums of sm80 do not ask.
 FLASHMASK_EXPORT void flashmask_limit_section_bytes(int64_t bytes);
 
 // Lets a backward on a GPU share key blocks among work items until there are so many; 0: never;

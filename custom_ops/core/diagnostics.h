@@ -51,7 +51,8 @@ int32_t SharedMemoryOfBlocks();
 void LimitSharedMemoryOfBlocks(int32_t bytes);
 
 // Bytes of the L2 that the heads which a GPU kernel works on together may take, at most; INT64_MAX:
-// what it takes by itself.
+// what it takes by itself. Also what makes a key block of the sm90a backward long enough to go
+// round. Ordered sums of sm80 do not ask.
 int64_t MostSectionBytes();
 void LimitSectionBytes(int64_t bytes);
 

@@ -79,7 +79,7 @@ struct BackwardArguments {
   MaskPlanView plan;
   int32_t num_items;   // the long ones of long_ranks with them
   int32_t long_ranks;  // entries of key_order that are looked at for long key blocks
-  int32_t most_held;   // live row steps of a key block whose rows the L2 holds
+  int32_t most_held;   // kPlanRowSteps of live rows of a key block, if the L2 holds as many
   KeyShares shares;
   int32_t num_shares;         // of the key heads of one batch row
   int32_t num_shares_total;   // over the batch

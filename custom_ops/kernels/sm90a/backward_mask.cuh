@@ -15,8 +15,8 @@ constexpr unsigned kAllLanes = 0xffffffffu;
 // The live steps of a key block, one warp together. ClassifyPair (mask_plan.h) in closed form: a
 // step is dead if one interval of each of the block's two column tiles covers it, and partial if
 // any of their intervals touches it. A block of one tile gives it twice. Lane 0 to 3 holds the
-// steps that a pair of intervals covers, lane 4 to 7 those that an interval touches, lanes 8 to 15
-// the same, a round of all steps later.
+// steps that a pair of intervals covers, lane 4 to 7 those that an interval touches; from lane 8 on
+// lanes hold the same, a round of all steps later.
 template <int kRows>
 class LiveSteps {
  public:
@@ -33,8 +33,6 @@ class LiveSteps {
                                        int32_t first_step,
                                        int lane) {
     const int kind = lane % kLanes;
-    begin_ = 0;
-    end_ = 0;
     if (kind < kCoverLanes) {
       const RowInterval a = (kind % 2 == 0 ? first.lower : first.upper).cover;
       const RowInterval b = (kind / 2 == 0 ? second.lower : second.upper).cover;

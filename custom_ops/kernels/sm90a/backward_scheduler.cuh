@@ -150,11 +150,11 @@ class BackwardScheduler {
     return wave % 2 == 0 || 4 * rows < 3 * keys_of_wave;
   }
 
-  // The rows at work, and their sums, should stay in the L2. Blocks that see as many rows as their
-  // neighbours, more than it holds, would get ever farther apart, as multiprocessors differ in
-  // speed and nothing has them begin together again; so each begins where another is, and goes
-  // round. Under a diagonal blocks that follow each other differ in length, and short ones end them
-  // together.
+  // The rows at work, and their sums, should stay in the L2. Blocks in a row that see as many rows,
+  // more than it holds, would get ever farther apart, as multiprocessors differ in speed and
+  // nothing has them begin together again; so who sees as many as the one before begins where
+  // another is, and goes round. Under a diagonal blocks that follow each other differ in length,
+  // and short ones end them together.
   __device__ __forceinline__ void SetDirection(int32_t planned, bool from_last_row) {
     goes_round_ = GoesRound(planned);
     from_last_row_ = !goes_round_ && from_last_row;
