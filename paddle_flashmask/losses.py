@@ -81,8 +81,9 @@ def sft_loss(logits: Tensor, labels: Tensor, loss_weights: Tensor | None = None)
             range.
     """
     _check_rank("logits", logits, "[B, S, V]", 3)
-    _check_dtype("logits", logits, FLOATS)
+    _check_floating("logits", logits)
     _check_shape("labels", labels, logits, axes=2)
+    _check_dtype("labels", labels, INTEGERS)
     _check_range("labels", labels, logits.shape[2], besides=IGNORE_INDEX)
     if loss_weights is not None:
         _check_shape("loss_weights", loss_weights, logits, axes=2)
@@ -156,19 +157,20 @@ def answer_log_probs(
             range.
     """
     _check_rank("logits", logits, "[B, S, V]", 3)
-    _check_dtype("logits", logits, FLOATS)
+    _check_floating("logits", logits)
     _check_rank("target_rows", target_rows, "[M]", 1)
     _check_shape("target_positions", target_positions, target_rows)
     _check_shape("target_ids", target_ids, target_rows)
     _check_shape("target_answers", target_answers, target_rows)
     _check_shape("target_weights", target_weights, target_rows)
+    _check_dtype("target_ids", target_ids, INTEGERS)
     _check_dtype("target_weights", target_weights, WEIGHT_DTYPES)
     _check_range("target_rows", target_rows, logits.shape[0])
     _check_range("target_positions", target_positions, logits.shape[1])
     _check_range("target_ids", target_ids, logits.shape[2], besides=IGNORE_INDEX)
     _check_count("num_answers", num_answers)
     _check_range("target_answers", target_answers, num_answers)
-    places = paddle.stack([target_rows, target_positions], axis=1)
+    places = paddle.stack([target_rows.astype("int64"), target_positions.astype("int64")], axis=1)
     losses = _token_losses(paddle.gather_nd(logits, places), target_ids)
     dtype = target_weights.dtype
     zeros = paddle.zeros([num_answers], dtype)
@@ -193,12 +195,12 @@ def answer_scores(values: Tensor, answer_rows: Tensor, score_positions: Tensor) 
     if len(values.shape) == 3 and values.shape[-1] == 1:
         values = values.squeeze(-1)
     _check_rank("values", values, "[B, S] or [B, S, 1]", 2)
-    _check_dtype("values", values, FLOATS)
+    _check_floating("values", values)
     _check_rank("answer_rows", answer_rows, "[N]", 1)
     _check_shape("score_positions", score_positions, answer_rows)
     _check_range("answer_rows", answer_rows, values.shape[0])
     _check_range("score_positions", score_positions, values.shape[1])
-    places = paddle.stack([answer_rows, score_positions], axis=1)
+    places = paddle.stack([answer_rows.astype("int64"), score_positions.astype("int64")], axis=1)
     return paddle.gather_nd(values, places).astype("float32")
 
 
@@ -241,10 +243,11 @@ def dpo_loss(
     if not 0 <= label_smoothing < 0.5:
         raise ValueError(f"label_smoothing must be in [0, 0.5); got {label_smoothing}")
     _check_rank("log_probs", log_probs, "[N]", 1)
-    _check_dtype("log_probs", log_probs, FLOATS)
+    _check_floating("log_probs", log_probs)
     ratios = log_probs if log_probs.dtype == paddle.float64 else log_probs.astype("float32")
     if reference_log_probs is not None:
         _check_shape("reference_log_probs", reference_log_probs, log_probs)
+        _check_floating("reference_log_probs", reference_log_probs)
         ratios = ratios - reference_log_probs.detach().astype(ratios.dtype)
     margins = (beta * _differences(ratios, pairs)).astype("float32")
     losses = -(1 - label_smoothing) * functional.log_sigmoid(margins)
@@ -287,7 +290,7 @@ def simpo_loss(
     if not 0 <= gamma < math.inf:
         raise ValueError(f"gamma must be at least 0 and finite; got {gamma}")
     _check_rank("mean_log_probs", mean_log_probs, "[N]", 1)
-    _check_dtype("mean_log_probs", mean_log_probs, FLOATS)
+    _check_floating("mean_log_probs", mean_log_probs)
     margins = beta * _differences(mean_log_probs.astype("float32"), pairs) - gamma
     return PairLoss(_mean(-functional.log_sigmoid(margins), pair_groups), margins)
 
@@ -314,7 +317,7 @@ def rm_pairwise_loss(scores: Tensor, pairs: Tensor, pair_groups: Tensor) -> Pair
         ValueError: shapes do not fit, or there is no pair.
     """
     _check_rank("scores", scores, "[N]", 1)
-    _check_dtype("scores", scores, FLOATS)
+    _check_floating("scores", scores)
     _check_tensor("pair_groups", pair_groups)
     margins = _differences(scores.astype("float32"), pairs)
     return PairLoss(_mean(-functional.log_sigmoid(margins), pair_groups), margins)
@@ -390,7 +393,8 @@ def _has_values(tensor: Tensor) -> bool:
 
 @paddle.jit.not_to_static
 def _check_range(name: str, tensor: Tensor, end: int, *, besides: int | None = None) -> None:
-    _check_dtype(name, tensor, INTEGERS)
+    if not psdb.in_sot():  # whose graphs a question for a dtype would break
+        _check_dtype(name, tensor, INTEGERS)
     if not _has_values(tensor):
         return
     values = tensor.numpy()
@@ -412,6 +416,11 @@ def _check_weights(weights: Tensor, labels: Tensor) -> None:
         raise ValueError(f"loss_weights must be at least 0 and finite; got {number}")
 
 
+def _check_floating(name: str, tensor: Tensor) -> None:
+    if not psdb.in_sot():
+        _check_dtype(name, tensor, FLOATS)
+
+
 def _check_dtype(name: str, tensor: Tensor, allowed: tuple[str, ...]) -> None:
     found = str(tensor.dtype).removeprefix("paddle.")
     if found not in allowed:
@@ -420,9 +429,9 @@ def _check_dtype(name: str, tensor: Tensor, allowed: tuple[str, ...]) -> None:
 
 @paddle.jit.not_to_static
 def _check_count(name: str, value: object) -> None:
-    if not isinstance(value, (bool, str, numbers.Real)):
+    if isinstance(value, (Tensor, paddle.base.libpaddle.pir.Value)):
         return  # a length that a graph knows when it runs
-    if isinstance(value, (bool, str)) or not isinstance(value, numbers.Integral):
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         raise TypeError(f"{name} must be an int; got {type(value).__name__} {short(value)}")
     if value < 0:
         raise ValueError(f"{name} must be at least 0; got {value}")

@@ -105,10 +105,13 @@ def test_a_gpu_that_nothing_was_compiled_for_is_not_served(monkeypatch, capabili
         ("sm_80", {80, 86, 89}),
         ("sm_86", {86, 89}),
         ("sm_90a", {90}),
-        ("compute_90", {90, 100, 120}),
+        ("sm_100", {100, 103}),
+        ("sm_103", {103}),
+        ("compute_90", {90, 100, 103, 120}),
+        ("compute_100", {100, 103, 120}),
         ("nonsense", set()),
     ],
 )
 def test_code_runs_where_nvidia_says(code, runs):
-    known = (75, 80, 86, 89, 90, 100, 120)
+    known = (75, 80, 86, 89, 90, 100, 103, 120)
     assert {capability for capability in known if runs_on(code, capability)} == runs

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from paddle_flashmask import indices, packing, recipes
@@ -16,10 +15,6 @@ CALLS = {
     "indices.from_position_ids": lambda: indices.from_position_ids([list(range(MANY)), [0]]),
     "indices.from_segment_ids": lambda: indices.from_segment_ids([[1] * MANY, [0]]),
     "packing.from_indices": lambda: packing.from_indices([[1] * MANY, [0]], [1, 1]),
-    "padding": lambda: packing.from_indices([[2, 2, *range(MANY)]], [2]),
-    "packing.from_pack_offsets": lambda: packing.from_pack_offsets(
-        [np.arange(MANY)[::-1]], seq_len=8
-    ),
 }
 
 

@@ -26,6 +26,7 @@ OLDEST_ARCH = 80  # cp.async and bfloat16 in mma.sync
 HOPPER = "sm_90a"  # wgmma and setmaxnreg exist there alone
 OLDEST_TOOLKIT = (12, 0)  # the first that knows sm_90a
 USUAL_HOME = Path("/usr/local/cuda")
+PADDLES_LIST = "PADDLE_CUDA_ARCH_LIST"
 LIBRARY_FOLDERS = ("lib64", "lib", "targets/x86_64-linux/lib", "targets/sbsa-linux/lib")
 NVCC_FLAGS = ("-O3", "-std=c++17", "-Icustom_ops", "-Xcompiler", "-fPIC,-fvisibility=hidden")
 ARCH = re.compile(r"(?P<ptx>compute_)?(?P<number>\d+\.?\d)(?P<features>a?)")
@@ -115,9 +116,9 @@ def _output(command: list[str]) -> str:
 def architectures() -> list[str]:
     """Return what to build for, as nvcc's names of code: sm_80, sm_90a, compute_90."""
     ours = os.environ.get("FLASHMASK_ARCHS", "").strip()
-    paddles = os.environ.get("PADDLE_CUDA_ARCH_LIST", "").strip()
+    paddles = os.environ.get(PADDLES_LIST, "").strip()
     is_paddles = not ours and paddles != ""
-    variable = "PADDLE_CUDA_ARCH_LIST" if is_paddles else "FLASHMASK_ARCHS"
+    variable = PADDLES_LIST if is_paddles else "FLASHMASK_ARCHS"
     names = re.split(r"[\s,;]+", (ours or paddles or DEFAULT_ARCHS).strip(" ,;"))
     codes = list(dict.fromkeys(_code_name(name, variable) for name in names))
     if is_paddles:
@@ -132,15 +133,15 @@ def architectures() -> list[str]:
 
 def _code_name(name: str, variable: str) -> str:
     match = ARCH.fullmatch(name.removeprefix("sm_"))
+    hint = " (FLASHMASK_ARCHS, if set, comes first)" if variable == PADDLES_LIST else ""
     if match is None:
         raise CudaError(
-            f"an architecture of {variable} is written 80, 8.0, 90a or compute_90; got {name!r}"
+            f"architectures are written 80, 8.0, 90a or compute_90; {variable} names {name!r}{hint}"
         )
     number = match["number"].replace(".", "")
     if int(number) < OLDEST_ARCH:
         raise CudaError(
-            f"the kernels need compute capability 8.0 or newer; {variable} names {name!r} (set "
-            'FLASHMASK_ARCHS="80 90a" or the like instead)'
+            f"the kernels need compute capability 8.0 or newer; {variable} names {name!r}{hint}"
         )
     return f"{match['ptx'] or 'sm_'}{number}{match['features']}"
 

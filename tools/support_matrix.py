@@ -22,6 +22,7 @@ README = ROOT / "README.md"
 KERNELS = ROOT / "custom_ops" / "kernels"
 REGISTRATION = re.compile(r"KernelRegistration \w+\(\s*\{(?P<fields>.*?)\}\s*\);", re.DOTALL)
 CONSTANT = re.compile(r"constexpr (?:int|int32_t|int64_t) (?P<name>k\w+) = (?P<value>\d+);")
+COMPILED = re.compile(r", compiled for [\w+]+")
 NEWEST = "kNewestCapability"
 NONE = "nullptr"
 DTYPES = {
@@ -42,7 +43,10 @@ FIELDS = (
     "forward_workspace",
     "backward_workspace",
     "goes_first",
+    "code",
 )
+LEAST_FIELDS = len(FIELDS) - 2  # the last two may be left out
+
 # Where they have run: what no source can tell.
 RUN_ON = {
     "cpu": "x86-64, in every CI run; never on aarch64",
@@ -79,7 +83,7 @@ class Kernel:
     splits_keys: bool
 
     def describe(self) -> str:
-        """Return the line that DescribeKernels (core/kernel_registry.cc) has for it."""
+        """Return DescribeKernels' line (core/kernel_registry.cc), but for what was compiled."""
         where = ""
         if self.device == "Device::kCuda":
             newer = " or newer" if self.most_capability is None else ""
@@ -93,6 +97,11 @@ class Kernel:
         if self.splits_keys:
             text += ", keys split for few rows"
         return text
+
+
+def described_lines(text: str) -> list[str]:
+    """Return the lines of a library's description, without what the build compiled."""
+    return COMPILED.sub("", text).splitlines()
 
 
 def capability_text(capability: int) -> str:
@@ -124,7 +133,7 @@ def constants_of(source: Path) -> dict[str, str]:
 
 def kernel_of(fields: Sequence[str], constants: dict[str, str], source: Path) -> Kernel:
     """Return what an initialiser says; a ValueError if it is written in another way."""
-    if not len(FIELDS) - 1 <= len(fields) <= len(FIELDS):
+    if not LEAST_FIELDS <= len(fields) <= len(FIELDS):
         raise ValueError(f"{source}: a registration has {len(fields)} fields, not {len(FIELDS)}")
     given = dict(zip(FIELDS, fields, strict=False))
 

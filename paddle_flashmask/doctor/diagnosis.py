@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from paddle_flashmask._gpu_code import runs_on
@@ -195,23 +195,17 @@ def _architectures(gpus: list[Gpu], built: tuple[str, ...]) -> Iterator[str]:
             missing[told] = name
         elif gpu.capability == HOPPER_CAPABILITY and f"sm_{HOPPER}" not in built:
             slow.append(told)
-    if missing:
-        yield (
-            f"nothing was built for {', '.join(missing)}, only "
-            f"{', '.join(built) or 'nothing'}: {_build_again(built, missing.values())}"
-        )
+    names = dict.fromkeys([*(code.removeprefix("sm_") for code in built), *missing.values()])
     if slow:
-        yield (
-            f"{', '.join(slow)} has faster kernels, sm90a, which were not built, only "
-            f"{', '.join(built)}: {_build_again(built, [HOPPER])}"
-        )
-
-
-def _build_again(built: tuple[str, ...], missing: Iterable[str]) -> str:
-    names = dict.fromkeys([*(code.removeprefix("sm_") for code in built), *missing])
+        names[HOPPER] = None
     if HOPPER in names:
         names.pop(str(HOPPER_CAPABILITY), None)  # the build takes one of the two
-    return f'build again with FLASHMASK_ARCHS="{" ".join(names)}" {BUILD}'
+    remedy = f'build again with FLASHMASK_ARCHS="{" ".join(names)}" {BUILD}'
+    only = f"only {', '.join(built) or 'nothing'}"
+    if missing:
+        yield f"nothing was built for {', '.join(missing)}, {only}: {remedy}"
+    if slow:
+        yield f"the sm90a kernels, faster on {', '.join(slow)}, were not built, {only}: {remedy}"
 
 
 def _self_test(device: str, outcome: Outcome | None) -> Iterator[str]:

@@ -71,11 +71,14 @@ def from_batch(batch: Mapping[str, Any], lengths: Sequence[int], *, seq_len: int
         made = from_pack_offsets(batch[OFFSET_FIELD], seq_len=seq_len)
         # Real columns hold more than their number, padding holds it.
         ends = (made[:, 0, :, 0] > np.arange(seq_len)).sum(axis=1).tolist()
-        if ends != list(lengths):
-            raise ValueError(
-                f"lengths must be where {OFFSET_FIELD} ends, {short(ends)}; "
-                f"got {short(list(lengths))}"
-            )
+        given = list(lengths)
+        if len(given) != len(ends):
+            raise ValueError(f"lengths must be one for each of {len(ends)} rows; got {len(given)}")
+        for row, (end, length) in enumerate(zip(ends, given, strict=True)):
+            if end != length:
+                raise ValueError(
+                    f"lengths must be where {OFFSET_FIELD} ends, {end} in row {row}; got {length}"
+                )
         return made
     made = from_indices(batch[found[0]], lengths)
     if made.shape[2] != seq_len:
@@ -190,11 +193,13 @@ def from_pack_offsets(offsets: ArrayLike, *, seq_len: int) -> Int32Array:
     for row, padded in enumerate(np.atleast_2d(given)):
         is_filler = padded == PAD_OFFSET
         ends = padded[: int((~is_filler).sum())]  # with filler between them: it falls
-        falls = ends.size == 0 or ends[0] != 0 or (np.diff(ends) < 0).any()
-        if falls or ends[-1] > seq_len:
+        wrong = np.flatnonzero((np.diff(ends, prepend=0) < 0) | (ends > seq_len))
+        if ends.size == 0 or ends[0] != 0 or wrong.size:
+            at = int(wrong[0]) if wrong.size else 0
+            came = f"{ends[at]} at position {at}" if ends.size else "none"
             raise ValueError(
                 f"{OFFSET_FIELD} must rise from 0 to at most seq_len={seq_len}; "
-                f"got {short(ends.tolist())} in row {row}"
+                f"got {came} in row {row}"
             )
         rows[row, : ends[-1]] = np.repeat(ends[1:], np.diff(ends))
     return _in_form(rows)
@@ -218,9 +223,11 @@ def _own_padding(numbers: Int64Array, length: int, row: int) -> Int64Array:
     if not is_left:
         known += [padding == 0, padding == length]
     if not any(matches.all() for matches in known):
+        at = max(int(matches.argmin()) for matches in known)  # where the best of them fails
         raise ValueError(
             "padding of startend_row_indices must hold 0, its column, its column + 1 or the row's "
-            f"length {length}; got {short(padding.tolist())} in row {row}"
+            f"length {length}, all of it the same; got {padding[at]} at column {places[at]} in row "
+            f"{row}"
         )
     last_row = seq_len if is_left else length
     is_blind = ~is_padding & (numbers <= columns)

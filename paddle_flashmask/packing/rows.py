@@ -213,11 +213,11 @@ def collected(name: str, values: Iterable[Item]) -> tuple[Item, ...]:
     Raises:
         TypeError: it does not.
     """
-    try:
-        iterator = iter(values)
-    except TypeError:
-        raise TypeError(f"{name} must be a sequence; got {type(values).__name__}") from None
-    return tuple(iterator)
+    kind = type(values)
+    is_iterable = hasattr(kind, "__iter__") or hasattr(kind, "__getitem__")
+    if not is_iterable or getattr(values, "ndim", 1) == 0:
+        raise TypeError(f"{name} must be a sequence; got {kind.__name__}")
+    return tuple(values)
 
 
 def check_row(name: str, row: object) -> None:

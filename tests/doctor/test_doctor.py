@@ -331,10 +331,13 @@ def test_two_gpus_of_one_architecture_are_both_named():
 def test_hopper_without_its_own_kernels_is_told(built, wanted):
     (sentence,) = _architectures([Gpu("H", 90), Gpu("A", 80)], built)
     assert sentence.startswith(
-        "H (compute capability 9.0) has faster kernels, sm90a, which were not built, only "
+        "the sm90a kernels, faster on H (compute capability 9.0), were not built, only "
         f'{", ".join(built)}: build again with FLASHMASK_ARCHS="{wanted}" pip'
     )
     assert not list(_architectures([Gpu("H", 90)], (*built, "sm_90a")))
+    both = list(_architectures([Gpu("H", 90), Gpu("B", 100)], ("sm_80", "sm_90")))
+    assert len(both) == 2
+    assert all('FLASHMASK_ARCHS="80 100 90a" pip' in one for one in both)
 
 
 @pytest.mark.parametrize(

@@ -311,6 +311,14 @@ TYPE_ERRORS = [
         "num_answers must be an int; got bool True",
     ),
     (
+        lambda: log_probs_of(num_answers=None),
+        "num_answers must be an int; got NoneType None",
+    ),
+    (
+        lambda: losses.dpo_loss(ZEROS([2]), tensor([[0, 1]]), ZEROS([2], "int64")),
+        "reference_log_probs must be float32 or bfloat16 or float16 or float64; got int64",
+    ),
+    (
         lambda: losses.sft_loss(ZEROS([1, 3, 4]), ZEROS([1, 3])),
         "labels must be int64 or int32; got float32",
     ),
@@ -432,6 +440,33 @@ def test_losses_are_traced(call, full_graph, rng):
     traced = paddle.jit.to_static(call, full_graph=full_graph)
     for _ in range(2):  # the second call takes what the first has traced
         assert_close(call.__name__, traced(*arguments), call(*arguments).numpy())
+
+
+def test_the_number_of_answers_may_be_known_when_a_graph_runs(rng):
+    def counted(logits, rows, positions, ids, answers, weights):
+        options = {"num_answers": answers.max() + 1}
+        return losses.answer_log_probs(logits, rows, positions, ids, answers, weights, **options)
+
+    logits = tensor(random_logits(rng, 2, 3, 7))
+    table = [tensor(rng.integers(0, most, 5)) for most in (2, 3, 7)]
+    arguments = (logits, *table, tensor([0, 1, 1, 0, 1]), tensor(rng.random(5), "float32"))
+    for full_graph in (True, False):
+        traced = paddle.jit.to_static(counted, full_graph=full_graph)
+        assert_close("log_probs", traced(*arguments), log_probs_of_two(*arguments).numpy())
+
+
+def test_tables_of_32_and_64_bits_go_together(rng):
+    logits = tensor(random_logits(rng, 2, 3, 7))
+    table = [rng.integers(0, most, 5) for most in (2, 3, 7, 2)]
+    weights = tensor(rng.random(5), "float32")
+    wanted = log_probs_of_two(logits, *map(tensor, table), weights)
+    for narrow in range(4):
+        mixed = [tensor(t, "int32" if at == narrow else "int64") for at, t in enumerate(table)]
+        assert_close("log_probs", log_probs_of_two(logits, *mixed, weights), wanted.numpy())
+    rows, positions = table[:2]
+    scores = losses.answer_scores(logits[..., 0], tensor(rows), tensor(positions))
+    mixed = losses.answer_scores(logits[..., 0], tensor(rows, "int32"), tensor(positions))
+    assert_close("scores", mixed, scores.numpy())
 
 
 @pytest.mark.parametrize(("call", "text"), ERRORS)

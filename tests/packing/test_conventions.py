@@ -127,7 +127,13 @@ ERRORS = [
         lambda: from_indices([[2, 2, 2], [2, 2, 7]], [2, 2]),
         ValueError,
         "padding of startend_row_indices must hold 0, its column, its column + 1 or the row's "
-        "length 2; got [7] in row 1",
+        "length 2, all of it the same; got 7 at column 2 in row 1",
+    ),
+    (
+        lambda: from_indices([[4] * 4 + [5, 6, 7, 8, 9, 10, 11, 3]], [4]),
+        ValueError,
+        "padding of startend_row_indices must hold 0, its column, its column + 1 or the row's "
+        "length 4, all of it the same; got 3 at column 11 in row 0",
     ),
     (
         lambda: from_index_lists([[1], [1, 3]], seq_len=4),
@@ -147,12 +153,22 @@ ERRORS = [
     (
         lambda: from_pack_offsets([[0, 2], [1, 2]], seq_len=4),
         ValueError,
-        "inbatch_pack_offset must rise from 0 to at most seq_len=4; got [1, 2] in row 1",
+        "inbatch_pack_offset must rise from 0 to at most seq_len=4; got 1 at position 0 in row 1",
     ),
     (
         lambda: from_pack_offsets([[0, 5]], seq_len=4),
         ValueError,
-        "inbatch_pack_offset must rise from 0 to at most seq_len=4; got [0, 5] in row 0",
+        "inbatch_pack_offset must rise from 0 to at most seq_len=4; got 5 at position 1 in row 0",
+    ),
+    (
+        lambda: from_pack_offsets([[0, 1, 2, 3, 4, 5, 6, 5, 8]], seq_len=8),
+        ValueError,
+        "inbatch_pack_offset must rise from 0 to at most seq_len=8; got 5 at position 7 in row 0",
+    ),
+    (
+        lambda: from_pack_offsets([[-1, -1]], seq_len=8),
+        ValueError,
+        "inbatch_pack_offset must rise from 0 to at most seq_len=8; got none in row 0",
     ),
     (
         lambda: from_pack_offsets(3, seq_len=4),
@@ -186,12 +202,17 @@ def test_wrong_fields_are_named(call, error, text):
         (
             {"inbatch_pack_offset": [[0, 2, 5]]},
             [3],
-            "lengths must be where inbatch_pack_offset ends, [5]; got [3]",
+            "lengths must be where inbatch_pack_offset ends, 5 in row 0; got 3",
         ),
         (
             {"inbatch_pack_offset": [[0, 2, 5]]},
             [5, 5],
-            "lengths must be where inbatch_pack_offset ends, [5]; got [5, 5]",
+            "lengths must be one for each of 1 rows; got 2",
+        ),
+        (
+            {"inbatch_pack_offset": [[0, 5]] * 8 + [[0, 4]]},
+            [5] * 9,
+            "lengths must be where inbatch_pack_offset ends, 4 in row 8; got 5",
         ),
     ],
 )

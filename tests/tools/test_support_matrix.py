@@ -76,4 +76,12 @@ def test_head_dims_without_a_pass_are_told():
 
 def test_the_library_here_describes_its_kernels_as_the_sources_do():
     ours = [kernel.describe() for kernel in support_matrix.registered_kernels()]
-    assert set(_ops.kernels().splitlines()) <= set(ours)
+    assert set(support_matrix.described_lines(_ops.kernels())) <= set(ours)
+
+
+def test_what_was_compiled_is_no_part_of_the_lines_compared():
+    text = (
+        "cpu: float32\nsm80 (compute capability 8.0 or newer, compiled for sm_80+sm_90a): float16"
+    )
+    lines = ["cpu: float32", "sm80 (compute capability 8.0 or newer): float16"]
+    assert support_matrix.described_lines(text) == lines

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 
+import numpy as np
 import paddle
 from paddle import nn
 
@@ -38,7 +39,7 @@ def call_checked(model: Foreign, *inputs: Foreign, **options: Foreign) -> Foreig
         NotImplementedError: attention weights are asked for, or a parallel setting that is not
             supported.
         RuntimeError: a mask was passed and a layer did not get it, or no layer asked for ours.
-        TypeError: a mask is no Tensor.
+        TypeError: a mask is a numpy array.
     """
     if calls.running() or not chooses_ours(model):
         return nn.Layer.__call__(model, *inputs, **options)
@@ -234,13 +235,13 @@ def _check_zeros_and_ones(mask: paddle.Tensor) -> None:
     The models take any number but 0 for seen, in dense masks too.
 
     Raises:
-        TypeError: it is no Tensor.
+        TypeError: it is a numpy array.
         ValueError: it holds another number than 0 and 1.
     """
-    if not isinstance(mask, paddle.Tensor):
-        raise TypeError(f"{MASK} must be a paddle.Tensor; got {type(mask).__name__}")
-    if mask.dtype == paddle.bool:
-        return
+    if isinstance(mask, np.ndarray):
+        raise TypeError(f"{MASK} must be a paddle.Tensor; got a numpy array: use paddle.to_tensor")
+    if mask.dtype == paddle.bool or not paddle.in_dynamic_mode():
+        return  # in a static graph numbers are not known yet
     is_wrong = (mask != 0).logical_and(mask != 1)
     if bool(is_wrong.any()):
         raise ValueError(

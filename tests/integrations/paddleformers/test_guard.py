@@ -320,7 +320,9 @@ def test_a_dense_mask_to_be_added_to_scores_is_refused(dtype, name, batch):
 
 def test_a_mask_of_numpy_is_refused(batch):
     ids = batch["input_ids"]
-    with pytest.raises(TypeError, match=r"attention_mask must be a paddle\.Tensor; got ndarray"):
+    with pytest.raises(
+        TypeError, match=r"attention_mask must be a paddle\.Tensor; got a numpy array"
+    ):
         make_model(NAME)(input_ids=ids, attention_mask=np.ones(ids.shape, np.int64))
 
 
