@@ -65,13 +65,13 @@ class Kernel:
         is_allowed = self.name in (CPU, only) or only == AUTO
         is_device = (self.name == CPU) == (capability == (0, 0))
         is_size = 0 < head_dim <= self.max_head_dim and head_dim % self.head_dim_multiple == 0
-        is_newer = self.capability <= capability <= self.max_capability
-        runs_there = is_newer and (not self.code or self._has_code_for(capability))
+        is_served = self.capability <= capability <= self.max_capability
+        runs_there = is_served and self._has_code_for(capability)
         return is_device and runs_there and is_allowed and dtype in self.dtypes and is_size
 
     def _has_code_for(self, capability: tuple[int, int]) -> bool:
         number = 10 * capability[0] + capability[1]
-        return any(runs_on(code, number) for code in self.code)
+        return not self.code or any(runs_on(code, number) for code in self.code)
 
 
 def registered_kernels() -> list[Kernel]:

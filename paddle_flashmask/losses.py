@@ -170,8 +170,7 @@ def answer_log_probs(
     _check_range("target_ids", target_ids, logits.shape[2], besides=IGNORE_INDEX)
     _check_count("num_answers", num_answers)
     _check_range("target_answers", target_answers, num_answers)
-    places = paddle.stack([target_rows.astype("int64"), target_positions.astype("int64")], axis=1)
-    losses = _token_losses(paddle.gather_nd(logits, places), target_ids)
+    losses = _token_losses(_gathered(logits, target_rows, target_positions), target_ids)
     dtype = target_weights.dtype
     zeros = paddle.zeros([num_answers], dtype)
     return paddle.index_add(zeros, target_answers, 0, -losses.astype(dtype) * target_weights)
@@ -200,8 +199,7 @@ def answer_scores(values: Tensor, answer_rows: Tensor, score_positions: Tensor) 
     _check_shape("score_positions", score_positions, answer_rows)
     _check_range("answer_rows", answer_rows, values.shape[0])
     _check_range("score_positions", score_positions, values.shape[1])
-    places = paddle.stack([answer_rows.astype("int64"), score_positions.astype("int64")], axis=1)
-    return paddle.gather_nd(values, places).astype("float32")
+    return _gathered(values, answer_rows, score_positions).astype("float32")
 
 
 def dpo_loss(
@@ -333,6 +331,12 @@ def pair_accuracy(margins: Tensor) -> Tensor:
         [], float32, in [0, 1].
     """
     return (margins > 0).astype("float32").mean()
+
+
+def _gathered(values: Tensor, rows: Tensor, positions: Tensor) -> Tensor:
+    """Return values[rows[n], positions[n]]; the two may differ in their integers."""
+    places = paddle.stack([rows.astype("int64"), positions.astype("int64")], axis=1)
+    return paddle.gather_nd(values, places)
 
 
 def _differences(values: Tensor, pairs: Tensor) -> Tensor:

@@ -117,12 +117,9 @@ def architectures() -> list[str]:
     """Return what to build for, as nvcc's names of code: sm_80, sm_90a, compute_90."""
     ours = os.environ.get("FLASHMASK_ARCHS", "").strip()
     paddles = os.environ.get(PADDLES_LIST, "").strip()
-    is_paddles = not ours and paddles != ""
-    variable = PADDLES_LIST if is_paddles else "FLASHMASK_ARCHS"
+    variable = PADDLES_LIST if paddles and not ours else "FLASHMASK_ARCHS"
     names = re.split(r"[\s,;]+", (ours or paddles or DEFAULT_ARCHS).strip(" ,;"))
     codes = list(dict.fromkeys(_code_name(name, variable) for name in names))
-    if is_paddles:
-        codes = list(dict.fromkeys(HOPPER if code == "sm_90" else code for code in codes))
     if {"sm_90", "sm_90a"} <= set(codes):
         raise CudaError(
             "90 and 90a must not both be named: a GPU of 9.0 could load code of the former, which "
@@ -143,7 +140,8 @@ def _code_name(name: str, variable: str) -> str:
         raise CudaError(
             f"the kernels need compute capability 8.0 or newer; {variable} names {name!r}{hint}"
         )
-    return f"{match['ptx'] or 'sm_'}{number}{match['features']}"
+    code = f"{match['ptx'] or 'sm_'}{number}{match['features']}"
+    return HOPPER if code == "sm_90" and variable == PADDLES_LIST else code
 
 
 def architecture_flags(codes: list[str]) -> Iterator[str]:

@@ -162,14 +162,12 @@ const char* WithKernel(const flashmask_call* call, Fill fill, Use use) {
 }  // namespace
 
 const char* flashmask_forward_workspace(const flashmask_call* call, int64_t* bytes) {
-  return WithKernel<ForwardParams>(
-      call,
-      flashmask::FillInputs<ForwardParams>,
-      [&](const Kernel& kernel, const ForwardParams& params) {
-        const bool needs = kernel.forward_workspace != nullptr;
-        *bytes = needs ? static_cast<int64_t>(kernel.forward_workspace(params)) : 0;
-        return Status::Ok();
-      });
+  return WithKernel<ForwardParams>(call,
+                                   flashmask::FillInputs<ForwardParams>,
+                                   [&](const Kernel& kernel, const ForwardParams& params) {
+                                     *bytes = static_cast<int64_t>(WorkspaceBytes(kernel, params));
+                                     return Status::Ok();
+                                   });
 }
 
 const char* flashmask_forward(const flashmask_call* call) {
@@ -180,14 +178,12 @@ const char* flashmask_forward(const flashmask_call* call) {
 }
 
 const char* flashmask_backward_workspace(const flashmask_call* call, int64_t* bytes) {
-  return WithKernel<BackwardParams>(
-      call,
-      flashmask::FillBackward,
-      [&](const Kernel& kernel, const BackwardParams& params) {
-        const bool needs = kernel.backward_workspace != nullptr;
-        *bytes = needs ? static_cast<int64_t>(kernel.backward_workspace(params)) : 0;
-        return Status::Ok();
-      });
+  return WithKernel<BackwardParams>(call,
+                                    flashmask::FillBackward,
+                                    [&](const Kernel& kernel, const BackwardParams& params) {
+                                      *bytes = static_cast<int64_t>(WorkspaceBytes(kernel, params));
+                                      return Status::Ok();
+                                    });
 }
 
 const char* flashmask_backward(const flashmask_call* call) {

@@ -161,12 +161,10 @@ Status CheckGpuTensors(const AttentionSizes& sizes, std::initializer_list<NamedV
 template <typename Params>
 Status CheckTensors(const Kernel& kernel,
                     const Params& params,
-                    size_t (*workspace_bytes)(const Params&),
                     std::initializer_list<NamedView> tensors) {
   Status given = CheckGiven(params.sizes, params.softmax_lse, tensors);
   if (!given.ok() || kernel.device == Device::kCpu) return given;
-  const size_t needed_bytes = workspace_bytes == nullptr ? 0 : workspace_bytes(params);
-  const Status workspace = CheckWorkspace(params.execution, needed_bytes);
+  const Status workspace = CheckWorkspace(params.execution, WorkspaceBytes(kernel, params));
   return workspace.ok() ? CheckGpuTensors(params.sizes, tensors) : workspace;
 }
 
@@ -199,10 +197,17 @@ Status FindKernel(Target target,
                              (lacks_code ? kBuildAgain : "") + "; there is: " + DescribeKernels());
 }
 
+size_t WorkspaceBytes(const Kernel& kernel, const ForwardParams& params) {
+  return kernel.forward_workspace == nullptr ? 0 : kernel.forward_workspace(params);
+}
+
+size_t WorkspaceBytes(const Kernel& kernel, const BackwardParams& params) {
+  return kernel.backward_workspace == nullptr ? 0 : kernel.backward_workspace(params);
+}
+
 Status Start(const Kernel& kernel, const ForwardParams& params) {
   const Status checked = CheckTensors(kernel,
                                       params,
-                                      kernel.forward_workspace,
                                       {{"query", params.query, false},
                                        {"key", params.key, true},
                                        {"value", params.value, true},
@@ -213,7 +218,6 @@ Status Start(const Kernel& kernel, const ForwardParams& params) {
 Status Start(const Kernel& kernel, const BackwardParams& params) {
   const Status checked = CheckTensors(kernel,
                                       params,
-                                      kernel.backward_workspace,
                                       {{"query", params.query, false},
                                        {"key", params.key, true},
                                        {"value", params.value, true},

@@ -56,6 +56,10 @@ Status FindKernel(Target target,
                   const AttentionSizes& sizes,
                   const Kernel** found);
 
+// What `execution.workspace` must have for such a call.
+size_t WorkspaceBytes(const Kernel& kernel, const ForwardParams& params);
+size_t WorkspaceBytes(const Kernel& kernel, const BackwardParams& params);
+
 // Starts a kernel, once its tensors are known to lie as its device wants them, and the workspace to
 // be as long as it asks for.
 Status Start(const Kernel& kernel, const ForwardParams& params);

@@ -59,9 +59,7 @@ std::vector<paddle::Tensor> Forward(const paddle::Tensor& query,
                                              query.place());
   params.out = ViewOf(out);
   params.softmax_lse = softmax_lse.data<float>();
-  const bool needs_memory = kernel.forward_workspace != nullptr;
-  const size_t bytes = needs_memory ? kernel.forward_workspace(params) : 0;
-  const Workspace workspace(bytes, query, &params.execution);
+  const Workspace workspace(WorkspaceBytes(kernel, params), query, &params.execution);
   RequireOk(Start(kernel, params));
   return {out, softmax_lse};
 }
@@ -156,9 +154,7 @@ std::vector<paddle::Tensor> Backward(const paddle::Tensor& query,
   params.grad_key = ViewOf(grad_key);
   params.grad_value = ViewOf(grad_value);
   params.deterministic = WantsDeterminism();
-  const bool needs_memory = kernel.backward_workspace != nullptr;
-  const size_t bytes = needs_memory ? kernel.backward_workspace(params) : 0;
-  const Workspace workspace(bytes, query, &params.execution);
+  const Workspace workspace(WorkspaceBytes(kernel, params), query, &params.execution);
   RequireOk(Start(kernel, params));
   return {grad_query, grad_key, grad_value};
 }

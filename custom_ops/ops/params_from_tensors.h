@@ -77,16 +77,10 @@ void FillInputs(const paddle::Tensor& query,
   RequireShapes(query.shape(), key.shape(), value.shape());
   if (indices) RequireGiven("startend_row_indices", *indices);
   const bool has_columns = key.shape()[0] > 0 && key.shape()[1] > 0;
-  Require(!has_indices || indices || !has_columns,
-          "startend_row_indices must be [",
-          query.shape()[0],
-          ", 1|",
-          key.shape()[2],
-          "|",
-          query.shape()[2],
-          ", ",
-          key.shape()[1],
-          ", width]; got a tensor without elements");
+  RequireColumns(!has_indices || indices || !has_columns,
+                 query.shape(),
+                 key.shape(),
+                 "a tensor without elements");
   Require(has_indices || !indices, "has_indices must be true where startend_row_indices are given");
   NamedTensors tensors{{"query", &query}, {"key", &key}, {"value", &value}};
   if (indices) tensors.emplace_back("startend_row_indices", &*indices);

@@ -79,16 +79,11 @@ inline void RequireShapes(const std::vector<int64_t>& query,
           ShapeText(query));
 }
 
-inline void RequireIndices(const paddle::Tensor& indices,
+inline void RequireColumns(bool are_there,
                            const std::vector<int64_t>& query,
                            const std::vector<int64_t>& key,
-                           bool causal) {
-  const std::vector<int64_t> shape = indices.shape();
-  Require(indices.dtype() == paddle::DataType::INT32,
-          "startend_row_indices must be int32; got ",
-          phi::DataTypeToString(indices.dtype()));
-  Require(shape.size() == 4 && shape[0] == query[0] && shape[2] == key[1] &&
-              (shape[1] == 1 || shape[1] == key[2] || shape[1] == query[2]),
+                           const std::string& came) {
+  Require(are_there,
           "startend_row_indices must be [",
           query[0],
           ", 1|",
@@ -98,7 +93,22 @@ inline void RequireIndices(const paddle::Tensor& indices,
           ", ",
           key[1],
           ", width]; got ",
-          ShapeText(shape));
+          came);
+}
+
+inline void RequireIndices(const paddle::Tensor& indices,
+                           const std::vector<int64_t>& query,
+                           const std::vector<int64_t>& key,
+                           bool causal) {
+  const std::vector<int64_t> shape = indices.shape();
+  Require(indices.dtype() == paddle::DataType::INT32,
+          "startend_row_indices must be int32; got ",
+          phi::DataTypeToString(indices.dtype()));
+  RequireColumns(shape.size() == 4 && shape[0] == query[0] && shape[2] == key[1] &&
+                     (shape[1] == 1 || shape[1] == key[2] || shape[1] == query[2]),
+                 query,
+                 key,
+                 ShapeText(shape));
   Require(causal ? (shape[3] == 1 || shape[3] == 2) : (shape[3] == 2 || shape[3] == 4),
           "startend_row_indices must have width ",
           causal ? "1 or 2 with causal" : "2 or 4 without causal",

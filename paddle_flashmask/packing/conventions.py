@@ -72,8 +72,7 @@ def from_batch(batch: Mapping[str, Any], lengths: Sequence[int], *, seq_len: int
         # Real columns hold more than their number, padding holds it.
         ends = (made[:, 0, :, 0] > np.arange(seq_len)).sum(axis=1).tolist()
         given = list(lengths)
-        if len(given) != len(ends):
-            raise ValueError(f"lengths must be one for each of {len(ends)} rows; got {len(given)}")
+        _check_one_each(given, len(ends))
         for row, (end, length) in enumerate(zip(ends, given, strict=True)):
             if end != length:
                 raise ValueError(
@@ -160,8 +159,7 @@ def from_indices(startend_row_indices: ArrayLike, lengths: Sequence[int]) -> Int
         )
     rows = given.reshape(shape[0], shape[1] if len(shape) == 2 else shape[2])
     sizes = _ints("lengths", lengths).tolist()
-    if len(sizes) != len(rows):
-        raise ValueError(f"lengths must be one for each of {len(rows)} rows; got {len(sizes)}")
+    _check_one_each(sizes, len(rows))
     for row, (numbers, length) in enumerate(zip(rows, sizes, strict=True)):
         rows[row] = _own_padding(numbers, length, row)
     return _in_form(rows)
@@ -238,6 +236,11 @@ def _own_padding(numbers: Int64Array, length: int, row: int) -> Int64Array:
             f"j; got {numbers[column]} at column {column} in row {row}"
         )
     return np.where(is_padding, columns, np.minimum(numbers, last_row))
+
+
+def _check_one_each(lengths: list[int], rows: int) -> None:
+    if len(lengths) != rows:
+        raise ValueError(f"lengths must be one for each of {rows} rows; got {len(lengths)}")
 
 
 def _ints(name: str, values: object) -> Int64Array:

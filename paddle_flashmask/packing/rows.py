@@ -164,7 +164,7 @@ class PackedRows(ABC, Generic[Item]):
         """Return the rows that `values` [B, S, ...] belongs to; all of them if None.
 
         Raises:
-            TypeError: the values are no array.
+            TypeError: the values are no array, or the rows no sequence.
             ValueError: the shape does not fit rows and seq_len.
         """
         if not hasattr(values, "shape"):

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paddle_flashmask.indices import INT32_MAX
-from paddle_flashmask.indices.form import is_int
+from paddle_flashmask.indices._arguments import check_count
 
 Int64Array: TypeAlias = NDArray[np.int64]
 Counts: TypeAlias = Sequence[int] | NDArray[np.integer]
@@ -29,25 +29,6 @@ class Pieces(NamedTuple):
 
     lengths: Int64Array
     per_group: Int64Array
-
-
-def check_count(name: str, value: object, *, at_least: int = 0) -> int:
-    """Return a count as a Python int.
-
-    Args:
-        name: what the message calls it.
-        value: the argument as it came.
-        at_least: the smallest value allowed; the largest is that of int32.
-
-    Raises:
-        TypeError: it is not an int.
-        ValueError: it is out of range.
-    """
-    if not is_int(value):
-        raise TypeError(f"{name} must be an int; got {type(value).__name__} {short(value)}")
-    if not at_least <= value <= INT32_MAX:
-        raise ValueError(f"{name} must be in [{at_least}, {INT32_MAX}]; got {value}")
-    return int(value)
 
 
 def check_counts(name: str, values: object, *, at_least: int = 0) -> Int64Array:

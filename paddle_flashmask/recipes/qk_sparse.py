@@ -23,7 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paddle_flashmask.indices import ColumnMask
-from paddle_flashmask.recipes._arguments import PAIR, Int64Array, check_count, check_counts
+from paddle_flashmask.indices._arguments import check_count
+from paddle_flashmask.recipes._arguments import PAIR, Int64Array, check_counts
 from paddle_flashmask.recipes._spans import to_mask
 
 __all__ = ["EXAMPLES", "is_visible", "qk_sparse"]

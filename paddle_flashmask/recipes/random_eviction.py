@@ -19,11 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paddle_flashmask.indices import ColumnMask
+from paddle_flashmask.indices._arguments import check_count
 from paddle_flashmask.indices.form import is_int
 from paddle_flashmask.recipes._arguments import (
     Counts,
     Int64Array,
-    check_count,
     check_counts,
 )
 from paddle_flashmask.recipes._spans import to_mask

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from paddle_flashmask.indices import ColumnMask
-from paddle_flashmask.recipes._arguments import check_count
+from paddle_flashmask.indices._arguments import check_count
 from paddle_flashmask.recipes._spans import to_mask
 
 __all__ = ["EXAMPLES", "is_visible", "sliding_window"]
